@@ -1,0 +1,51 @@
+/* mat: a weight matrix and out = x W^T on it, by the kernels for few rows of x
+ * and by dequantised tiles in BLIS for many (model/gemm_blis.c).
+ * Results do not depend on the number of threads. */
+#ifndef LQ_MODEL_MAT_H
+#define LQ_MODEL_MAT_H
+
+#include <stdint.h>
+
+#include "model/gguf.h"
+#include "model/kern.h"
+#include "model/pool.h"
+
+struct mat {
+    const uint8_t *data; /* NULL: absent */
+    enum quant_type type;
+    size_t rows_n, cols_n; /* W is [rows_n, cols_n]: output size, input size */
+    size_t row_bytes;
+};
+
+/* What computes: kernels, threads and their scratch. One owner thread at a time
+ * calls; make one per compute thread. */
+struct compute;
+
+enum { MAT_DOT_ROWS_MAX = 8 }; /* up to here kernels, beyond BLIS */
+
+/* threads_n as pool_new(). cols_max, rows_max: the largest matrix sides that will come, so
+ * that nothing is allocated later. Chooses the BLIS configuration on the first
+ * call in the process (gemm_blis.h) and logs nothing: see compute_describe(). */
+enum lq_err compute_new(size_t threads_n, size_t cols_max, size_t rows_max, struct compute **out,
+                        struct lq_fault *fault) LQ_MUST_CHECK;
+void compute_free(struct compute *c);
+const struct kern_ops *compute_kern(const struct compute *c);
+struct pool *compute_pool(const struct compute *c);
+/* "kernels=avx512 blis=skx threads=2" */
+const char *compute_describe(const struct compute *c);
+
+/* Binds a tensor: 2 dimensions, known type, the given sides. LQ_BAD_MODEL,
+ * LQ_UNSUPPORTED naming tensor and type. `g` outlives m. */
+enum lq_err mat_bind(struct mat *m, const struct gguf *g, const char *name, size_t rows_n, size_t cols_n,
+                     struct lq_fault *fault) LQ_MUST_CHECK;
+
+/* out[s * rows_n + r] = sum over c of W[r,c] * x[s * cols_n + c], s < seq_n. */
+void mat_mul(struct compute *c, const struct mat *w, const float *x, size_t seq_n, float *out);
+/* One row of W as floats: an embedding look-up. */
+void mat_row(const struct compute *c, const struct mat *w, size_t row, float *out);
+
+/* A vector tensor (norm weights, biases) as floats into out[n]; any known type.
+ * optional: *found = false instead of an error when the tensor is absent. */
+enum lq_err vec_load(const struct gguf *g, const char *name, size_t n, float *out, struct lq_fault *fault) LQ_MUST_CHECK;
+
+#endif
