@@ -30,14 +30,9 @@ struct loop {
     struct loop_msg *first, **last;
 };
 
-static void on_wake(evutil_socket_t fd, short what, void *arg)
+/* Takes the whole list under the mutex, runs it outside. */
+static void run_messages(struct loop *l)
 {
-    (void)what;
-    struct loop *l = arg;
-    uint64_t count;
-    if (read((int)fd, &count, sizeof count) < 0) {
-        /* EAGAIN: another turn took it already. */
-    }
     pthread_mutex_lock(&l->mu);
     struct loop_msg *m = l->first;
     l->first = NULL;
@@ -48,6 +43,16 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
         m->fn(m);
         m = next;
     }
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    uint64_t count;
+    if (read((int)fd, &count, sizeof count) < 0) {
+        /* EAGAIN: another turn took it already. */
+    }
+    run_messages(arg);
 }
 
 void loop_post(struct loop *l, struct loop_msg *m)
@@ -161,6 +166,7 @@ void loop_free(struct loop *l)
 {
     if (!l)
         return;
+    run_messages(l); /* the owners free what they were told about */
     run_later(l);
     struct event *evs[] = {l->wake_ev, l->later_ev, l->term_ev, l->int_ev};
     for (size_t i = 0; i < sizeof evs / sizeof *evs; i++)

@@ -1,0 +1,151 @@
+/* admin: what the shard tells about itself (docs/protocol.md, 5). */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/http_json.h"
+#include "shard/job.h"
+
+static void answer_health(struct shard *s, struct http_req *r)
+{
+    if (s->draining)
+        http_req_reply_json_new(r, 503, json_pack("{ss}", "status", "draining"));
+    else
+        http_req_reply_json_new(r, 200,
+                                json_pack("{ss,sI,sI}", "status", "ok", "uptime_seconds",
+                                          (json_int_t)((clock_us() - s->start_us) / 1000000), "requests_served",
+                                          (json_int_t)s->served_n));
+}
+
+static json_t *wire_list(const struct wire_switches *w)
+{
+    json_t *list = json_array();
+    for (enum wire_format f = WIRE_F32; f < WIRE_FORMATS_N; f++)
+        if (f == WIRE_F32 || (f == WIRE_F16 && w->f16_on) || (f == WIRE_I8 && w->i8_on))
+            json_array_append_new(list, json_string(wire_name(f)));
+    return list;
+}
+
+static void answer_stats(struct shard *s, struct http_req *r)
+{
+    const struct arch *a = &s->arch;
+    http_req_reply_json_new(
+        r, 200,
+        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
+                  "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
+                  (int)a->ffn_n, "layer_start", (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype",
+                  ffn_dtype(s->ffn), "wire", wire_list(&s->wire), "kernels", s->kernels, "loaded", "ffn_service", 1,
+                  "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
+}
+
+static void answer_models(struct shard *s, struct http_req *r)
+{
+    http_req_reply_json_new(r, 200,
+                            json_pack("{ss,s[{ss,ss,sI,ss}]}", "object", "list", "data", "id", s->model_id, "object",
+                                      "model", "created", (json_int_t)(time(NULL) - (time_t)((clock_us() - s->start_us) / 1000000)),
+                                      "owned_by", "larql-grid"));
+}
+
+static void answer_metrics(struct shard *s, struct http_req *r)
+{
+    uint64_t bytes;
+    metric_set(s->m.queue_jobs, (double)offload_waiting_n(s->queue, &bytes));
+    metric_set(s->m.queue_bytes, (double)bytes);
+    metric_set(s->m.connections, (double)http_server_connections_n(s->server));
+    struct evbuffer *page = evbuffer_new();
+    struct http_headers *h = http_headers_new();
+    if (page && h && metrics_print(s->metrics, page) && http_headers_add(h, "Content-Type", METRICS_CONTENT_TYPE)) {
+        http_req_reply(r, 200, h, page);
+    } else {
+        struct lq_fault fault;
+        (void)lq_fail(&fault, LQ_NOMEM, "out of memory");
+        http_req_reply_fault(r, &fault, NULL);
+    }
+    http_headers_free(h);
+    if (page)
+        evbuffer_free(page);
+}
+
+static const struct {
+    const char *path;
+    void (*answer)(struct shard *s, struct http_req *r);
+} pages[] = {
+    {"/v1/health", answer_health},
+    {"/v1/stats", answer_stats},
+    {"/v1/models", answer_models},
+    {"/metrics", answer_metrics},
+};
+enum { PAGES_N = sizeof pages / sizeof *pages };
+
+bool admin_has(const char *path)
+{
+    for (size_t i = 0; i < PAGES_N; i++)
+        if (strcmp(path, pages[i].path) == 0)
+            return true;
+    return false;
+}
+
+void admin_answer(struct shard *s, struct http_req *r)
+{
+    for (size_t i = 0; i < PAGES_N; i++) {
+        if (strcmp(http_req_path(r), pages[i].path) == 0) {
+            pages[i].answer(s, r);
+            return;
+        }
+    }
+}
+
+bool admin_metrics_init(struct shard *s)
+{
+    static const char *const class[] = {"2xx", "4xx", "5xx"};
+    struct metrics *m = s->metrics = metrics_new();
+    if (!m)
+        return false;
+    bool ok = true;
+    for (unsigned f = 0; f <= WIRE_FORMATS_N; f++) {
+        for (unsigned c = 0; c < 3; c++) {
+            char labels[64];
+            snprintf(labels, sizeof labels, "wire=\"%s\",code=\"%s\"",
+                     f == WIRE_FORMATS_N ? "json" : wire_name((enum wire_format)f), class[c]);
+            s->m.requests[f][c] = metrics_counter(m, "larql_shard_requests_total",
+                                                  "walk-ffn requests by body format and status class", labels);
+            ok &= s->m.requests[f][c] != NULL;
+        }
+    }
+    const struct {
+        struct metric **to;
+        struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
+        const char *name, *help;
+    } rest[] = {
+        {&s->m.seconds, metrics_histogram, "larql_shard_request_seconds", "walk-ffn, header read to answer handed over"},
+        {&s->m.compute_seconds, metrics_histogram, "larql_shard_compute_seconds",
+         "time on the compute thread, decode and encode included"},
+        {&s->m.rows, metrics_counter, "larql_shard_rows_total", "rows times layers computed"},
+        {&s->m.bytes_in, metrics_counter, "larql_shard_body_bytes_received_total", "walk-ffn request bodies"},
+        {&s->m.bytes_out, metrics_counter, "larql_shard_body_bytes_sent_total", "walk-ffn answer bodies"},
+        {&s->m.saturated, metrics_counter, "larql_shard_saturated_values_total", "values clipped to f16's range"},
+        {&s->m.f32_fallbacks, metrics_counter, "larql_shard_f32_fallbacks_total",
+         "answers sent in f32 since f16 would have clipped them"},
+        {&s->m.not_finite, metrics_counter, "larql_shard_not_finite_total", "answers refused for NaN or Inf"},
+        {&s->m.queue_full, metrics_counter, "larql_shard_queue_full_total", "requests refused by a full queue"},
+        {&s->m.deadline, metrics_counter, "larql_shard_deadline_total", "requests that ran out of time"},
+        {&s->m.queue_jobs, metrics_gauge, "larql_shard_queue_jobs", "requests that wait for the compute thread"},
+        {&s->m.queue_bytes, metrics_gauge, "larql_shard_queue_bytes", "their body bytes"},
+        {&s->m.connections, metrics_gauge, "larql_shard_connections", "open client connections"},
+    };
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        *rest[i].to = rest[i].make(m, rest[i].name, rest[i].help, "");
+        ok &= *rest[i].to != NULL;
+    }
+    return ok;
+}
+
+void admin_count(struct shard *s, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
+                 uint64_t out_bytes)
+{
+    metric_add(s->m.requests[format][status < 400 ? 0 : status < 500 ? 1 : 2], 1);
+    metric_observe_us(s->m.seconds, clock_us() - start_us);
+    metric_add(s->m.bytes_in, in_bytes);
+    metric_add(s->m.bytes_out, out_bytes);
+}

@@ -1,0 +1,240 @@
+/* flow: one POST /v1/walk-ffn on the loop.
+ *
+ *   shard_on_request -> flow_start --- refused (503, 413, 415)
+ *                          | body read whole
+ *                       on_body ------ refused by its head (400), queue full (503)
+ *                          | offload_put
+ *                       [ work_run on the compute thread ]
+ *                          | loop_post
+ *                       on_done -----> answer, or the fault's error
+ *   at any time: on_gone (the client left), on_deadline (504)
+ *
+ * The order of checks is that of docs/protocol.md, section 4. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "shard/job.h"
+
+void shard_on_request(struct http_req *r, void *arg)
+{
+    struct shard *s = arg;
+    const char *path = http_req_path(r), *method = http_req_method(r);
+    bool walk = strcmp(path, "/v1/walk-ffn") == 0;
+    struct lq_fault fault;
+    if (!walk && !admin_has(path)) {
+        (void)lq_fail(&fault, LQ_NO_PATH, "no such path: %.200s", path);
+        http_req_reply_fault(r, &fault, NULL);
+    } else if (walk && strcmp(method, "POST") == 0) {
+        flow_start(s, r);
+    } else if (!walk && (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)) {
+        admin_answer(s, r);
+    } else {
+        (void)lq_fail(&fault, LQ_BAD_METHOD, "%s takes %s, not %.32s", path, walk ? "POST" : "GET", method);
+        http_req_reply_fault(r, &fault, walk ? "POST" : "GET, HEAD");
+    }
+}
+
+static void job_free(struct job *j)
+{
+    if (j->deadline_ev)
+        event_free(j->deadline_ev);
+    if (j->body)
+        evbuffer_free(j->body);
+    if (j->answer)
+        evbuffer_free(j->answer);
+    free(j);
+}
+
+/* Takes the request away from the job: it will be answered, or is gone. */
+static struct http_req *job_detach(struct job *j)
+{
+    struct http_req *r = j->req;
+    j->req = NULL;
+    atomic_store(&j->gone, true);
+    if (j->deadline_ev) {
+        event_free(j->deadline_ev);
+        j->deadline_ev = NULL;
+    }
+    return r;
+}
+
+static void refuse(struct job *j, const struct lq_fault *fault)
+{
+    struct shard *s = j->shard;
+    struct http_req *r = job_detach(j);
+    if (fault->code == LQ_NOT_FINITE)
+        metric_add(s->m.not_finite, 1);
+    if (fault->code == LQ_DEADLINE)
+        metric_add(s->m.deadline, 1);
+    if (fault->code == LQ_QUEUE_FULL)
+        metric_add(s->m.queue_full, 1);
+    if (lq_err_status(fault->code) >= 500)
+        log_warn("walk_ffn_failed req=%s error=%s why=%s", http_req_id(r), lq_err_word(fault->code),
+                 log_q(fault->text));
+    admin_count(s, j->form.json ? WIRE_FORMATS_N : j->form.body, lq_err_status(fault->code), j->start_us, j->body_n,
+                0);
+    http_req_reply_fault(r, fault, NULL);
+}
+
+static void answer(struct job *j)
+{
+    struct shard *s = j->shard;
+    struct http_req *r = job_detach(j);
+    struct http_headers *h = http_headers_new();
+    char count[32];
+    snprintf(count, sizeof count, "%zu", j->saturated_n);
+    bool ok = h && http_headers_add(h, "Content-Type", j->content_type) &&
+              (j->saturated_n == 0 || http_headers_add(h, "X-Larql-Saturated", count));
+    if (ok) {
+        s->served_n++;
+        metric_add(s->m.rows, j->rows_n);
+        metric_add(s->m.saturated, j->saturated_n);
+        metric_add(s->m.f32_fallbacks, j->fell_back);
+        admin_count(s, j->form.json ? WIRE_FORMATS_N : j->form.body, 200, j->start_us, j->body_n,
+                    evbuffer_get_length(j->answer));
+        http_req_reply(r, 200, h, j->answer);
+    } else {
+        struct lq_fault fault;
+        (void)lq_fail(&fault, LQ_NOMEM, "out of memory");
+        http_req_reply_fault(r, &fault, NULL);
+    }
+    http_headers_free(h);
+}
+
+/* The compute thread has finished with j. */
+static void on_done(struct loop_msg *m)
+{
+    struct job *j = (struct job *)m; /* first member of its first member */
+    if (j->req && j->fault.code == LQ_OK)
+        answer(j);
+    else if (j->req)
+        refuse(j, &j->fault);
+    job_free(j);
+}
+
+/* Before the job is queued it is ours to free; after, on_done does it. */
+static void on_gone_reading(struct http_req *r, void *arg)
+{
+    (void)r;
+    struct job *j = arg;
+    (void)job_detach(j);
+    job_free(j);
+}
+
+static void on_gone_queued(struct http_req *r, void *arg)
+{
+    (void)r;
+    (void)job_detach(arg);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct job *j = arg;
+    struct lq_fault fault;
+    (void)lq_fail(&fault, LQ_DEADLINE, "no answer within the deadline");
+    refuse(j, &fault); /* the compute thread still has j; on_done frees it */
+}
+
+static enum lq_err arm_deadline(struct job *j, struct lq_fault *fault)
+{
+    uint64_t now = clock_us(), left_us = j->deadline_us > now ? j->deadline_us - now : 0;
+    struct timeval tv = {.tv_sec = (time_t)(left_us / 1000000), .tv_usec = (suseconds_t)(left_us % 1000000)};
+    j->deadline_ev = evtimer_new(loop_base(j->shard->loop), on_deadline, j);
+    if (!j->deadline_ev || evtimer_add(j->deadline_ev, &tv) != 0)
+        return lq_fail(fault, LQ_NOMEM, "out of memory");
+    return LQ_OK;
+}
+
+/* Checks 8 to 10 of a binary body, here so that a bad one never waits in the queue. */
+static enum lq_err check_binary(struct job *j, struct lq_fault *fault)
+{
+    enum lq_err rc = wire_head_decode(j->body_p, j->body_n, j->body_n, &j->head, NULL, fault);
+    size_t values_n;
+    if (!rc)
+        rc = wire_payload_check(j->form.body, j->head.seq_len, j->shard->arch.hidden_n,
+                                j->body_n - j->head.payload_at, &values_n, fault);
+    return rc;
+}
+
+static void on_body(struct http_req *r, struct evbuffer *in, void *arg)
+{
+    struct job *j = arg;
+    struct lq_fault fault;
+    enum lq_err rc = LQ_OK;
+    if (evbuffer_add_buffer(j->body, in) != 0)
+        rc = lq_fail(&fault, LQ_NOMEM, "out of memory");
+    j->body_n = evbuffer_get_length(j->body);
+    j->body_p = evbuffer_pullup(j->body, -1);
+    j->task.bytes = j->body_n;
+    if (!rc && !j->body_p && j->body_n > 0)
+        rc = lq_fail(&fault, LQ_NOMEM, "out of memory for a body of %zu bytes", j->body_n);
+    if (!j->body_p)
+        j->body_p = (const uint8_t *)"";
+    if (!rc && !j->form.json)
+        rc = check_binary(j, &fault);
+    if (!rc)
+        rc = arm_deadline(j, &fault);
+    http_req_on_gone(r, on_gone_queued, j);
+    if (!rc)
+        rc = offload_put(j->shard->queue, &j->task, &fault);
+    if (rc) {
+        refuse(j, &fault);
+        job_free(j);
+    }
+}
+
+/* X-Larql-Deadline-Ms, at most our own limit; an unreadable one is ignored as absent. */
+static uint64_t deadline_us_of(const struct shard *s, struct http_req *r)
+{
+    uint64_t ms = s->deadline_ms;
+    const char *asked = http_headers_get(http_req_headers(r), "X-Larql-Deadline-Ms");
+    char *end;
+    if (asked && *asked >= '0' && *asked <= '9') {
+        unsigned long long v = strtoull(asked, &end, 10);
+        if (!*end && v < ms)
+            ms = v;
+    }
+    return http_req_start_us(r) + ms * 1000;
+}
+
+void flow_start(struct shard *s, struct http_req *r)
+{
+    char accept[2048];
+    struct negotiated form = {0};
+    struct lq_fault fault;
+    if (s->draining) {
+        (void)lq_fail(&fault, LQ_NOT_READY, "draining: this shard is about to stop");
+        http_req_reply_fault(r, &fault, NULL);
+        return;
+    }
+    const struct http_headers *h = http_req_headers(r);
+    enum lq_err rc = negotiate(http_headers_get(h, "Content-Type"), http_headers_join(h, "Accept", accept, sizeof accept),
+                               &s->wire, &form, &fault);
+    uint64_t limit = !rc && form.json ? s->json_max : s->body_max, length = http_req_length(r);
+    bool too_long = length != HTTP_LENGTH_UNKNOWN && length > limit;
+    if (rc && !too_long) { /* 413 comes before 415; http_req_read() below answers it */
+        http_req_reply_fault(r, &fault, NULL);
+        return;
+    }
+    struct job *j = calloc(1, sizeof *j);
+    if (!j || !(j->body = evbuffer_new())) {
+        free(j);
+        (void)lq_fail(&fault, LQ_NOMEM, "out of memory");
+        http_req_reply_fault(r, &fault, NULL);
+        return;
+    }
+    j->task.done.fn = on_done;
+    j->task.run = work_run;
+    j->shard = s;
+    j->req = r;
+    j->form = form;
+    j->start_us = http_req_start_us(r);
+    j->deadline_us = deadline_us_of(s, r);
+    http_req_on_gone(r, on_gone_reading, j);
+    http_req_read(r, limit, NULL, on_body, j);
+}

@@ -1,0 +1,72 @@
+/* shard: a range of a model's FFN layers, served over HTTP.
+ * Files : main.c options and wiring; flow.c one request on the loop; work.c the
+ *         same request on the compute thread (common/offload between them);
+ *         admin.c health, stats, models, metrics.
+ * Thread: everything here belongs to the loop thread, except what a comment
+ *         gives to the compute thread. Model, ffn and options are read-only. */
+#ifndef LQ_SHARD_SHARD_H
+#define LQ_SHARD_SHARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/http.h"
+#include "common/loop.h"
+#include "common/metrics.h"
+#include "model/arch.h"
+#include "model/ffn.h"
+#include "proto/codec.h"
+#include "proto/negotiate.h"
+
+struct offload;
+struct work;
+
+struct shard_metrics {
+    struct metric *requests[WIRE_FORMATS_N + 1][3]; /* [body format, JSON last][2xx, 4xx, 5xx] */
+    struct metric *seconds;                         /* header whole -> answer handed over */
+    struct metric *compute_seconds;                 /* on the compute thread, decode and encode included */
+    struct metric *rows;
+    struct metric *bytes_in, *bytes_out; /* bodies of walk-ffn */
+    struct metric *saturated, *f32_fallbacks, *not_finite, *queue_full, *deadline;
+    struct metric *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
+};
+
+struct shard {
+    /* what it serves */
+    const char *model_path, *model_id;
+    struct gguf *gguf;
+    struct arch arch;
+    struct ffn *ffn;
+    uint32_t layer_first, layer_last;
+    struct codec_ops codec;
+    const char *kernels; /* compute_describe() of the compute thread */
+    /* limits and switches */
+    struct wire_switches wire;
+    uint64_t body_max, json_max, answer_max, deadline_ms, drain_ms;
+    /* running */
+    struct loop *loop;
+    struct http_server *server;
+    struct work *work; /* the compute thread's */
+    struct offload *queue;
+    struct metrics *metrics;
+    struct shard_metrics m;
+    uint64_t start_us, served_n; /* walk-ffn answered with 200 */
+    bool draining;
+};
+
+/* on_request of the server: routes by path and method. */
+void shard_on_request(struct http_req *r, void *shard);
+
+/* flow.c: POST /v1/walk-ffn. */
+void flow_start(struct shard *s, struct http_req *r);
+
+/* admin.c: one GET; path is one of admin_paths(). */
+bool admin_has(const char *path);
+void admin_answer(struct shard *s, struct http_req *r);
+bool admin_metrics_init(struct shard *s);
+/* Closes the books of one walk-ffn request: status by class, time, bytes. format
+ * WIRE_FORMATS_N: JSON. */
+void admin_count(struct shard *s, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
+                 uint64_t out_bytes);
+
+#endif
