@@ -23,6 +23,14 @@ const char *lq_err_word(enum lq_err code)
     return (unsigned)code < LQ_ERRS_N ? table[code].word : "unknown";
 }
 
+enum lq_err lq_err_of_status(int status)
+{
+    for (int i = LQ_OK + 1; i < LQ_ERRS_N; i++)
+        if (table[i].status == status)
+            return (enum lq_err)i;
+    return LQ_BAD_ANSWER;
+}
+
 static void fill(struct lq_fault *f, enum lq_err code, size_t at_byte, const char *fmt, va_list ap)
 {
     if (!f)

@@ -55,6 +55,9 @@ struct lq_fault {
 /* The HTTP status (499 never leaves the process) and the word of a code. */
 int lq_err_status(enum lq_err code);
 const char *lq_err_word(enum lq_err code);
+/* The first code of that HTTP status; LQ_BAD_ANSWER (502) for one the table lacks:
+ * how an error of a peer is passed on. */
+enum lq_err lq_err_of_status(int status);
 
 /* Fills *f (NULL is fine) and returns code, so that `return lq_fail(...)` reads
  * as what it does. */

@@ -4,15 +4,16 @@
 #include <time.h>
 
 #include "common/clock.h"
-#include "common/http_json.h"
+#include "common/http_front.h"
 #include "shard/job.h"
 
-static void answer_health(struct shard *s, struct http_req *r)
+static void answer_health(void *arg, struct http_req *r)
 {
+    struct shard *s = arg;
     if (s->draining)
-        http_req_reply_json_new(r, 503, json_pack("{ss}", "status", "draining"));
+        http_front_json_new(r, 503, json_pack("{ss}", "status", "draining"));
     else
-        http_req_reply_json_new(r, 200,
+        http_front_json_new(r, 200,
                                 json_pack("{ss,sI,sI}", "status", "ok", "uptime_seconds",
                                           (json_int_t)((clock_us() - s->start_us) / 1000000), "requests_served",
                                           (json_int_t)s->served_n));
@@ -27,10 +28,11 @@ static json_t *wire_list(const struct wire_switches *w)
     return list;
 }
 
-static void answer_stats(struct shard *s, struct http_req *r)
+static void answer_stats(void *arg, struct http_req *r)
 {
+    struct shard *s = arg;
     const struct arch *a = &s->arch;
-    http_req_reply_json_new(
+    http_front_json_new(
         r, 200,
         json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
                   "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
@@ -39,80 +41,41 @@ static void answer_stats(struct shard *s, struct http_req *r)
                   "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
 }
 
-static void answer_models(struct shard *s, struct http_req *r)
+static void answer_models(void *arg, struct http_req *r)
 {
-    http_req_reply_json_new(r, 200,
+    struct shard *s = arg;
+    http_front_json_new(r, 200,
                             json_pack("{ss,s[{ss,ss,sI,ss}]}", "object", "list", "data", "id", s->model_id, "object",
                                       "model", "created", (json_int_t)(time(NULL) - (time_t)((clock_us() - s->start_us) / 1000000)),
                                       "owned_by", "larql-grid"));
 }
 
-static void answer_metrics(struct shard *s, struct http_req *r)
+static void answer_metrics(void *arg, struct http_req *r)
 {
+    struct shard *s = arg;
     uint64_t bytes;
     metric_set(s->m.queue_jobs, (double)offload_waiting_n(s->queue, &bytes));
     metric_set(s->m.queue_bytes, (double)bytes);
     metric_set(s->m.connections, (double)http_server_connections_n(s->server));
-    struct evbuffer *page = evbuffer_new();
-    struct http_headers *h = http_headers_new();
-    if (page && h && metrics_print(s->metrics, page) && http_headers_add(h, "Content-Type", METRICS_CONTENT_TYPE)) {
-        http_req_reply(r, 200, h, page);
-    } else {
-        struct lq_fault fault;
-        (void)lq_fail(&fault, LQ_NOMEM, "out of memory");
-        http_req_reply_fault(r, &fault, NULL);
-    }
-    http_headers_free(h);
-    if (page)
-        evbuffer_free(page);
+    http_front_metrics(r, s->metrics);
 }
 
-static const struct {
-    const char *path;
-    void (*answer)(struct shard *s, struct http_req *r);
-} pages[] = {
-    {"/v1/health", answer_health},
-    {"/v1/stats", answer_stats},
-    {"/v1/models", answer_models},
-    {"/metrics", answer_metrics},
-};
-enum { PAGES_N = sizeof pages / sizeof *pages };
-
-bool admin_has(const char *path)
+void admin_on_request(struct http_req *r, void *shard)
 {
-    for (size_t i = 0; i < PAGES_N; i++)
-        if (strcmp(path, pages[i].path) == 0)
-            return true;
-    return false;
-}
-
-void admin_answer(struct shard *s, struct http_req *r)
-{
-    for (size_t i = 0; i < PAGES_N; i++) {
-        if (strcmp(http_req_path(r), pages[i].path) == 0) {
-            pages[i].answer(s, r);
-            return;
-        }
-    }
+    static const struct http_page pages[] = {
+        {"/v1/walk-ffn", "POST", flow_start},  {"/v1/health", "GET", answer_health},
+        {"/v1/stats", "GET", answer_stats},    {"/v1/models", "GET", answer_models},
+        {"/metrics", "GET", answer_metrics},
+    };
+    http_front_dispatch(pages, sizeof pages / sizeof *pages, shard, r);
 }
 
 bool admin_metrics_init(struct shard *s)
 {
-    static const char *const class[] = {"2xx", "4xx", "5xx"};
     struct metrics *m = s->metrics = metrics_new();
     if (!m)
         return false;
-    bool ok = true;
-    for (unsigned f = 0; f <= WIRE_FORMATS_N; f++) {
-        for (unsigned c = 0; c < 3; c++) {
-            char labels[64];
-            snprintf(labels, sizeof labels, "wire=\"%s\",code=\"%s\"",
-                     f == WIRE_FORMATS_N ? "json" : wire_name((enum wire_format)f), class[c]);
-            s->m.requests[f][c] = metrics_counter(m, "larql_shard_requests_total",
-                                                  "walk-ffn requests by body format and status class", labels);
-            ok &= s->m.requests[f][c] != NULL;
-        }
-    }
+    bool ok = http_front_request_series(m, "larql_shard_requests_total", s->m.requests);
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
@@ -144,7 +107,7 @@ bool admin_metrics_init(struct shard *s)
 void admin_count(struct shard *s, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
                  uint64_t out_bytes)
 {
-    metric_add(s->m.requests[format][status < 400 ? 0 : status < 500 ? 1 : 2], 1);
+    metric_add(http_front_class(s->m.requests[format], status), 1);
     metric_observe_us(s->m.seconds, clock_us() - start_us);
     metric_add(s->m.bytes_in, in_bytes);
     metric_add(s->m.bytes_out, out_bytes);

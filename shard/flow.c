@@ -1,6 +1,6 @@
 /* flow: one POST /v1/walk-ffn on the loop.
  *
- *   shard_on_request -> flow_start --- refused (503, 413, 415)
+ *   the page table -> flow_start --- refused (503, 413, 415)
  *                          | body read whole
  *                       on_body ------ refused by its head (400), queue full (503)
  *                          | offload_put
@@ -13,30 +13,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
+#include "common/http_front.h"
 #include "common/log.h"
 #include "shard/job.h"
-
-void shard_on_request(struct http_req *r, void *arg)
-{
-    struct shard *s = arg;
-    const char *path = http_req_path(r), *method = http_req_method(r);
-    bool walk = strcmp(path, "/v1/walk-ffn") == 0;
-    struct lq_fault fault;
-    if (!walk && !admin_has(path)) {
-        (void)lq_fail(&fault, LQ_NO_PATH, "no such path: %.200s", path);
-        http_req_reply_fault(r, &fault, NULL);
-    } else if (walk && strcmp(method, "POST") == 0) {
-        flow_start(s, r);
-    } else if (!walk && (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)) {
-        admin_answer(s, r);
-    } else {
-        (void)lq_fail(&fault, LQ_BAD_METHOD, "%s takes %s, not %.32s", path, walk ? "POST" : "GET", method);
-        http_req_reply_fault(r, &fault, walk ? "POST" : "GET, HEAD");
-    }
-}
 
 static void job_free(struct job *j)
 {
@@ -98,9 +79,7 @@ static void answer(struct job *j)
                     evbuffer_get_length(j->answer));
         http_req_reply(r, 200, h, j->answer);
     } else {
-        struct lq_fault fault;
-        (void)lq_fail(&fault, LQ_NOMEM, "out of memory");
-        http_req_reply_fault(r, &fault, NULL);
+        http_front_nomem(r);
     }
     http_headers_free(h);
 }
@@ -188,44 +167,28 @@ static void on_body(struct http_req *r, struct evbuffer *in, void *arg)
     }
 }
 
-/* X-Larql-Deadline-Ms, at most our own limit; an unreadable one is ignored as absent. */
-static uint64_t deadline_us_of(const struct shard *s, struct http_req *r)
+void flow_start(void *arg, struct http_req *r)
 {
-    uint64_t ms = s->deadline_ms;
-    const char *asked = http_headers_get(http_req_headers(r), "X-Larql-Deadline-Ms");
-    char *end;
-    if (asked && *asked >= '0' && *asked <= '9') {
-        unsigned long long v = strtoull(asked, &end, 10);
-        if (!*end && v < ms)
-            ms = v;
-    }
-    return http_req_start_us(r) + ms * 1000;
-}
-
-void flow_start(struct shard *s, struct http_req *r)
-{
+    struct shard *s = arg;
     char accept[2048];
     struct negotiated form = {0};
     struct lq_fault fault;
     if (s->draining) {
-        (void)lq_fail(&fault, LQ_NOT_READY, "draining: this shard is about to stop");
-        http_req_reply_fault(r, &fault, NULL);
+        http_front_refuse(r, LQ_NOT_READY, "draining: this shard is about to stop");
         return;
     }
     const struct http_headers *h = http_req_headers(r);
     enum lq_err rc = negotiate(http_headers_get(h, "Content-Type"), http_headers_join(h, "Accept", accept, sizeof accept),
                                &s->wire, &form, &fault);
-    uint64_t limit = !rc && form.json ? s->json_max : s->body_max, length = http_req_length(r);
-    bool too_long = length != HTTP_LENGTH_UNKNOWN && length > limit;
-    if (rc && !too_long) { /* 413 comes before 415; http_req_read() below answers it */
+    uint64_t limit = !rc && form.json ? s->json_max : s->body_max;
+    if (rc && !http_front_too_long(r, limit)) { /* 413 comes before 415; http_req_read() below answers it */
         http_req_reply_fault(r, &fault, NULL);
         return;
     }
     struct job *j = calloc(1, sizeof *j);
     if (!j || !(j->body = evbuffer_new())) {
         free(j);
-        (void)lq_fail(&fault, LQ_NOMEM, "out of memory");
-        http_req_reply_fault(r, &fault, NULL);
+        http_front_nomem(r);
         return;
     }
     j->task.done.fn = on_done;
@@ -234,7 +197,7 @@ void flow_start(struct shard *s, struct http_req *r)
     j->req = r;
     j->form = form;
     j->start_us = http_req_start_us(r);
-    j->deadline_us = deadline_us_of(s, r);
+    j->deadline_us = http_front_deadline_us(r, s->deadline_ms);
     http_req_on_gone(r, on_gone_reading, j);
     http_req_read(r, limit, NULL, on_body, j);
 }

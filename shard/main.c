@@ -7,27 +7,25 @@
 #include "common/args.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/opt.h"
+#include "common/serve.h"
 #include "model/gemm_blis.h"
 #include "proto/cpu.h"
 #include "shard/job.h"
 
-enum { EXIT_USAGE = 2, EXIT_MODEL = 4, DRAIN_POLL_MS = 20 };
+enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
 
 struct options {
-    const char *host, *unix_path, *layers, *log_level, *wire_preference, *model_id;
-    int64_t port, threads, body_mb, json_mb, answer_mb, queue_jobs, queue_mb, deadline_ms, drain_ms;
-    int64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, connections_max;
+    struct serve_opts serve;
+    const char *layers, *wire_preference, *model_id;
+    int64_t threads, answer_mb, queue_jobs, queue_mb;
     bool no_f16, no_i8, prefetch;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    const struct opt opts[] = {
+    enum { OWN_N = 10 };
+    struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
-        {"host", 0, OPT_TEXT, "ADDR", NULL, "address to listen on (default 127.0.0.1)", 0, 0, &o->host},
-        {"port", 'p', OPT_INT, "PORT", NULL, "port to listen on, 0: a free one (default 8080)", 0, 65535, &o->port},
-        {"unix", 0, OPT_TEXT, "PATH", NULL, "listen on a unix socket instead", 0, 0, &o->unix_path},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
          &o->threads},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
@@ -37,26 +35,12 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
         {"wire-preference", 0, OPT_TEXT, "precise|compact", NULL,
          "which format wins at equal q in Accept (default precise; compact for LARQL's clients)", 0, 0,
          &o->wire_preference},
-        {"deadline-ms", 0, OPT_INT, "MS", NULL, "time one request may take, then 504 (default 30000)", 1, 3600000,
-         &o->deadline_ms},
-        {"drain-ms", 0, OPT_INT, "MS", NULL, "time to finish on SIGTERM (default 30000)", 0, 3600000, &o->drain_ms},
         {"queue", 0, OPT_INT, "N", NULL, "requests that may wait, then 503 (default 256)", 1, 65536, &o->queue_jobs},
         {"queue-mb", 0, OPT_INT, "MB", NULL, "their body bytes together (default 256)", 1, 65536, &o->queue_mb},
-        {"max-body-mb", 0, OPT_INT, "MB", NULL, "largest binary body, then 413 (default 64)", 1, 1024, &o->body_mb},
-        {"max-json-mb", 0, OPT_INT, "MB", NULL, "largest JSON body, then 413 (default 4)", 1, 256, &o->json_mb},
         {"max-answer-mb", 0, OPT_INT, "MB", NULL, "largest answer, then 413 (default 256)", 1, 1024, &o->answer_mb},
-        {"header-timeout-ms", 0, OPT_INT, "MS", NULL, "a header must be whole by then (default 10000)", 10, 3600000,
-         &o->header_timeout_ms},
-        {"body-timeout-ms", 0, OPT_INT, "MS", NULL, "longest pause inside a body (default 30000)", 10, 3600000,
-         &o->body_timeout_ms},
-        {"idle-timeout-ms", 0, OPT_INT, "MS", NULL, "keep-alive without a request (default 75000)", 10, 3600000,
-         &o->idle_timeout_ms},
-        {"max-connections", 0, OPT_INT, "N", NULL, "open connections, 0: by the open-file limit (default 0)", 0, 1000000,
-         &o->connections_max},
         {"prefetch", 0, OPT_FLAG, NULL, NULL, "read the layers' pages ahead at start", 0, 0, &o->prefetch},
-        {"log-level", 0, OPT_TEXT, "LEVEL", "LARQL_LOG", "debug, info, warn or error (default info)", 0, 0,
-         &o->log_level},
     };
+    serve_opt_rows(&o->serve, opts + OWN_N);
     const struct opt_program program = {
         .name = "larql-shard",
         .synopsis = "MODEL.gguf [--layers A-B] [--port P] [options]",
@@ -122,54 +106,20 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
     return rc;
 }
 
-static void on_drain_poll(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd, (void)what;
-    struct shard *s = arg;
-    static uint64_t until_us; /* set on the first poll; one shard a process */
-    uint64_t now = clock_us();
-    if (!until_us)
-        until_us = now + s->drain_ms * 1000;
-    if (http_server_connections_n(s->server) == 0 || now >= until_us) {
-        log_info("drain_end connections=%zu", http_server_connections_n(s->server));
-        loop_stop(s->loop);
-        return;
-    }
-    struct timeval tv = {.tv_usec = DRAIN_POLL_MS * 1000};
-    event_base_once(loop_base(s->loop), -1, EV_TIMEOUT, on_drain_poll, s, &tv);
-}
-
-static void on_drain(void *arg)
-{
-    struct shard *s = arg;
-    s->draining = true;
-    http_server_drain(s->server);
-    on_drain_poll(-1, 0, s);
-}
-
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
-    struct http_server_opts h;
-    http_server_opts_init(&h);
-    h.host = o->host;
-    h.port = (int)o->port;
-    h.unix_path = o->unix_path;
-    h.header_timeout_ms = (uint32_t)o->header_timeout_ms;
-    h.body_timeout_ms = (uint32_t)o->body_timeout_ms;
-    h.idle_timeout_ms = (uint32_t)o->idle_timeout_ms;
-    h.connections_max = (uint32_t)o->connections_max;
-    h.server_name = "larql-shard/" LQ_VERSION;
-    enum lq_err rc = http_server_new(loop_base(s->loop), &h, shard_on_request, s, &s->server, fault);
+    enum lq_err rc = serve_listen(s->loop, &o->serve, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
+    struct serve_drain drain = {
+        .loop = s->loop, .server = s->server, .draining = &s->draining, .drain_ms = (uint64_t)o->serve.drain_ms};
     if (!rc)
-        rc = loop_on_signals(s->loop, on_drain, s);
+        rc = serve_drain_on_signals(&drain, fault);
     if (rc)
         return rc;
     s->start_us = clock_us();
     log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s", log_q(s->model_id),
              s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n, s->arch.ffn_n,
              ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
-    printf("ready url=%s\n", http_server_url(s->server));
-    fflush(stdout);
+    serve_ready(s->server);
     loop_run(s->loop);
     return LQ_OK;
 }
@@ -177,7 +127,7 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
 static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     unsigned cpu;
-    enum lq_err rc = log_level_set(o->log_level, fault);
+    enum lq_err rc = log_level_set(o->serve.log_level, fault);
     if (!rc)
         rc = switches_from(o, &s->wire, fault);
     if (!rc)
@@ -216,10 +166,8 @@ static void release(struct shard *s)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.host = "127.0.0.1", .port = 8080, .body_mb = 64, .json_mb = 4, .answer_mb = 256,
-                        .queue_jobs = 256, .queue_mb = 256, .deadline_ms = 30000, .drain_ms = 30000,
-                        .header_timeout_ms = 10000, .body_timeout_ms = 30000, .idle_timeout_ms = 75000,
-                        .log_level = "info", .wire_preference = "precise"};
+    struct options o = {.answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise"};
+    serve_opts_init(&o.serve, 8080);
     char **args;
     int args_n;
     enum opt_result parsed = read_options(&o, argc, argv, &args, &args_n);
@@ -229,11 +177,10 @@ int main(int argc, char **argv)
     struct work work = {0};
     struct shard s = {.work = &work,
                       .model_path = args[0],
-                      .body_max = (uint64_t)o.body_mb << 20,
-                      .json_max = (uint64_t)o.json_mb << 20,
+                      .body_max = (uint64_t)o.serve.body_mb << 20,
+                      .json_max = (uint64_t)o.serve.json_mb << 20,
                       .answer_max = (uint64_t)o.answer_mb << 20,
-                      .deadline_ms = (uint64_t)o.deadline_ms,
-                      .drain_ms = (uint64_t)o.drain_ms};
+                      .deadline_ms = (uint64_t)o.serve.deadline_ms};
     const char *slash = strrchr(args[0], '/');
     s.model_id = o.model_id ? o.model_id : slash ? slash + 1 : args[0];
     struct lq_fault fault = {.text = ""};

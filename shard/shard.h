@@ -42,7 +42,7 @@ struct shard {
     const char *kernels; /* compute_describe() of the compute thread */
     /* limits and switches */
     struct wire_switches wire;
-    uint64_t body_max, json_max, answer_max, deadline_ms, drain_ms;
+    uint64_t body_max, json_max, answer_max, deadline_ms;
     /* running */
     struct loop *loop;
     struct http_server *server;
@@ -54,15 +54,11 @@ struct shard {
     bool draining;
 };
 
-/* on_request of the server: routes by path and method. */
-void shard_on_request(struct http_req *r, void *shard);
+/* flow.c: POST /v1/walk-ffn, a page of the table in admin.c. */
+void flow_start(void *shard, struct http_req *r);
 
-/* flow.c: POST /v1/walk-ffn. */
-void flow_start(struct shard *s, struct http_req *r);
-
-/* admin.c: one GET; path is one of admin_paths(). */
-bool admin_has(const char *path);
-void admin_answer(struct shard *s, struct http_req *r);
+/* admin.c: on_request of the server, by the table of pages. */
+void admin_on_request(struct http_req *r, void *shard);
 bool admin_metrics_init(struct shard *s);
 /* Closes the books of one walk-ffn request: status by class, time, bytes. format
  * WIRE_FORMATS_N: JSON. */

@@ -1,0 +1,103 @@
+/* serve: see serve.h. */
+#include "common/serve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+enum { DRAIN_POLL_MS = 20 };
+
+void serve_opts_init(struct serve_opts *o, int port)
+{
+    *o = (struct serve_opts){.host = "127.0.0.1",
+                             .log_level = "info",
+                             .port = port,
+                             .header_timeout_ms = 10000,
+                             .body_timeout_ms = 30000,
+                             .idle_timeout_ms = 75000,
+                             .body_mb = 64,
+                             .json_mb = 4,
+                             .deadline_ms = 30000,
+                             .drain_ms = 30000};
+}
+
+void serve_opt_rows(struct serve_opts *o, struct opt *rows)
+{
+    const struct opt table[SERVE_OPTS_N] = {
+        {"host", 0, OPT_TEXT, "ADDR", NULL, "address to listen on (default 127.0.0.1)", 0, 0, &o->host},
+        {"port", 'p', OPT_INT, "PORT", NULL, "port to listen on, 0: a free one (default 8080, router 9090)", 0, 65535,
+         &o->port},
+        {"unix", 0, OPT_TEXT, "PATH", NULL, "listen on a unix socket instead", 0, 0, &o->unix_path},
+        {"deadline-ms", 0, OPT_INT, "MS", NULL, "time one request may take, then 504 (default 30000)", 1, 3600000,
+         &o->deadline_ms},
+        {"drain-ms", 0, OPT_INT, "MS", NULL, "time to finish on SIGTERM (default 30000)", 0, 3600000, &o->drain_ms},
+        {"max-body-mb", 0, OPT_INT, "MB", NULL, "largest binary body, then 413 (default 64)", 1, 1024, &o->body_mb},
+        {"max-json-mb", 0, OPT_INT, "MB", NULL, "largest JSON body, then 413 (default 4)", 1, 256, &o->json_mb},
+        {"header-timeout-ms", 0, OPT_INT, "MS", NULL, "a header must be whole by then, or 408 (default 10000)", 10,
+         3600000, &o->header_timeout_ms},
+        {"body-timeout-ms", 0, OPT_INT, "MS", NULL, "longest pause inside a body, then 408 (default 30000)", 10,
+         3600000, &o->body_timeout_ms},
+        {"idle-timeout-ms", 0, OPT_INT, "MS", NULL, "keep-alive without a request (default 75000)", 10, 3600000,
+         &o->idle_timeout_ms},
+        {"max-connections", 0, OPT_INT, "N", NULL, "open connections, 0: by the open-file limit (default 0)", 0,
+         1000000, &o->connections_max},
+        {"log-level", 0, OPT_TEXT, "LEVEL", "LARQL_LOG", "debug, info, warn or error (default info)", 0, 0,
+         &o->log_level},
+    };
+    memcpy(rows, table, sizeof table);
+}
+
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const char *server_name, http_on_request fn,
+                         void *arg, struct http_server **out, struct lq_fault *fault)
+{
+    struct http_server_opts h;
+    http_server_opts_init(&h);
+    h.host = o->host;
+    h.port = (int)o->port;
+    h.unix_path = o->unix_path;
+    h.header_timeout_ms = (uint32_t)o->header_timeout_ms;
+    h.body_timeout_ms = (uint32_t)o->body_timeout_ms;
+    h.idle_timeout_ms = (uint32_t)o->idle_timeout_ms;
+    h.connections_max = (uint32_t)o->connections_max;
+    h.server_name = server_name;
+    return http_server_new(loop_base(l), &h, fn, arg, out, fault);
+}
+
+void serve_ready(const struct http_server *s)
+{
+    printf("ready url=%s\n", http_server_url(s));
+    fflush(stdout);
+}
+
+static void on_drain_poll(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct serve_drain *d = arg;
+    size_t left_n = http_server_connections_n(d->server);
+    if (left_n == 0 || clock_us() >= d->until_us) {
+        log_info("drain_end connections=%zu", left_n);
+        loop_stop(d->loop);
+        return;
+    }
+    struct timeval tv = {.tv_usec = DRAIN_POLL_MS * 1000};
+    if (event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_drain_poll, d, &tv) != 0)
+        loop_stop(d->loop); /* out of memory: nothing better than to end now */
+}
+
+static void on_drain(void *arg)
+{
+    struct serve_drain *d = arg;
+    *d->draining = true;
+    d->until_us = clock_us() + d->drain_ms * 1000;
+    http_server_drain(d->server);
+    on_drain_poll(-1, 0, d);
+}
+
+enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault)
+{
+    if (loop_on_signals(d->loop, on_drain, d) != LQ_OK)
+        return lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
+    return LQ_OK;
+}

@@ -1,0 +1,185 @@
+/* link: see link.h. */
+#include "router/link.h"
+
+#include <assert.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+enum { PROBE_DOWN_MS = 1000, PROBE_UP_MS = 10000, PROBE_DEADLINE_MS = 2000, STATS_BYTES_MAX = 1 << 20 };
+
+static const char *const state_name[LINK_STATES_N] = {"new", "up", "down"};
+static const unsigned step_ok[LINK_STATES_N] = {
+    [LINK_NEW] = 1u << LINK_UP | 1u << LINK_DOWN,
+    [LINK_UP] = 1u << LINK_DOWN,
+    [LINK_DOWN] = 1u << LINK_UP,
+};
+
+const char *link_state_name(enum link_state s)
+{
+    return state_name[s];
+}
+
+/* The only place that assigns a state; each step is logged once, with its reason. */
+static void set_state(struct link *l, enum link_state to, const char *why)
+{
+    if (l->state == to)
+        return;
+    assert(step_ok[l->state] & 1u << to);
+    enum log_level level = to == LINK_DOWN ? LOG_WARN : LOG_INFO;
+    log_line(level, "shard_state url=%s from=%s to=%s why=%s", l->url, state_name[l->state], state_name[to],
+             log_q(why));
+    if (to == LINK_DOWN)
+        snprintf(l->why, sizeof l->why, "%s", why);
+    l->state = to;
+}
+
+static void probe_in(struct link *l, unsigned ms)
+{
+    struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+    evtimer_add(l->probe_ev, &tv);
+}
+
+static void copy_text(char *to, size_t n, const json_t *stats, const char *key)
+{
+    const char *s = json_string_value(json_object_get(stats, key));
+    snprintf(to, n, "%s", s ? s : "");
+}
+
+static uint32_t small_number(const json_t *stats, const char *key, uint32_t max)
+{
+    json_int_t v = json_integer_value(json_object_get(stats, key));
+    return v > 0 && v <= max ? (uint32_t)v : 0;
+}
+
+/* What a shard says of itself; false: it is no FFN shard that we could use. */
+static bool read_stats(struct link *l, const char *text, size_t n)
+{
+    json_t *stats = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    uint32_t hidden = small_number(stats, "hidden_size", 1u << 20);
+    if (hidden == 0) {
+        json_decref(stats);
+        return false;
+    }
+    l->hidden = hidden;
+    l->layers_n = small_number(stats, "layers", 1u << 20);
+    l->features_n = small_number(stats, "features_per_layer", 1u << 28);
+    l->layer_first = small_number(stats, "layer_start", 1u << 20);
+    l->layer_last = small_number(stats, "layer_end", 1u << 20);
+    copy_text(l->model, sizeof l->model, stats, "model");
+    copy_text(l->family, sizeof l->family, stats, "family");
+    copy_text(l->dtype, sizeof l->dtype, stats, "dtype");
+    const json_t *list = json_object_get(stats, "wire");
+    for (enum wire_format f = WIRE_F32; f < WIRE_FORMATS_N; f++) {
+        size_t i;
+        json_t *word;
+        l->wire[f] = f == WIRE_F32; /* a LARQL server lists none: it reads f32 */
+        json_array_foreach(list, i, word)
+            if (json_is_string(word) && strcmp(json_string_value(word), wire_name(f)) == 0)
+                l->wire[f] = true;
+    }
+    json_decref(stats);
+    return true;
+}
+
+/* One grid serves one model here: another shape is said aloud. */
+static void compare_with_peers(const struct link *l)
+{
+    const struct router *rt = l->router;
+    for (size_t i = 0; i < rt->links_n; i++) {
+        const struct link *peer = &rt->links[i];
+        if (peer != l && peer->hidden && (peer->hidden != l->hidden || peer->layers_n != l->layers_n))
+            log_error("shard_mismatch url=%s hidden_size=%u layers=%u peer=%s peer_hidden_size=%u peer_layers=%u",
+                      l->url, l->hidden, l->layers_n, peer->url, peer->hidden, peer->layers_n);
+    }
+}
+
+/* why: NULL when it answered what we need. */
+static void probe_done(struct link *l, const char *why)
+{
+    if (why)
+        set_state(l, LINK_DOWN, why);
+    else
+        set_state(l, LINK_UP, "answers /v1/stats");
+    probe_in(l, why ? PROBE_DOWN_MS : PROBE_UP_MS);
+    if (!l->probed_once) {
+        l->probed_once = true;
+        if (--l->router->first_probes_left == 0)
+            l->router->on_first_probes(l->router);
+    }
+}
+
+static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *in, const struct lq_fault *fault,
+                         void *arg)
+{
+    (void)c;
+    struct link *l = arg;
+    size_t n = in ? evbuffer_get_length(in) : 0;
+    bool known = l->hidden != 0;
+    l->probe = NULL;
+    if (rc != LQ_OK) {
+        probe_done(l, fault->text);
+    } else if (n == 0 || !read_stats(l, (const char *)evbuffer_pullup(in, -1), n)) {
+        probe_done(l, "its /v1/stats names no hidden_size");
+    } else {
+        if (!known)
+            compare_with_peers(l);
+        probe_done(l, NULL);
+    }
+}
+
+static void on_probe(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    static const struct http_call_cb cb = {.on_end = on_probe_end};
+    struct link *l = arg;
+    struct lq_fault fault;
+    const struct http_call_opts o = {
+        .method = "GET", .path = "/v1/stats", .deadline_ms = PROBE_DEADLINE_MS, .answer_max = STATS_BYTES_MAX};
+    if (!l->probe && http_call_start(l->pool, &o, &cb, l, &l->probe, &fault) != LQ_OK)
+        probe_done(l, fault.text);
+}
+
+enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct lq_fault *fault)
+{
+    *l = (struct link){.router = rt, .url = url};
+    struct http_pool_opts o;
+    http_pool_opts_init(&o);
+    enum lq_err rc = http_pool_new(loop_base(rt->loop), url, &o, &l->pool, fault);
+    if (rc)
+        return rc;
+    l->probe_ev = evtimer_new(loop_base(rt->loop), on_probe, l);
+    if (!l->probe_ev)
+        return lq_fail(fault, LQ_NOMEM, "out of memory for shard %s", url);
+    probe_in(l, 0);
+    return LQ_OK;
+}
+
+void link_release(struct link *l)
+{
+    if (l->probe)
+        http_call_cancel(l->probe);
+    if (l->probe_ev)
+        event_free(l->probe_ev);
+    http_pool_free(l->pool);
+    *l = (struct link){0};
+}
+
+void link_answered(struct link *l, uint64_t us)
+{
+    l->answers_n++;
+    l->latency_us = l->answers_n == 1 ? (double)us : l->latency_us + 0.1 * ((double)us - l->latency_us);
+    if (l->state != LINK_UP) {
+        set_state(l, LINK_UP, "answered a request");
+        probe_in(l, l->hidden ? PROBE_UP_MS : 0); /* its stats may be missing still */
+    }
+}
+
+void link_failed(struct link *l, const char *why)
+{
+    set_state(l, LINK_DOWN, why);
+    probe_in(l, PROBE_DOWN_MS);
+}
