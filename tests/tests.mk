@@ -1,5 +1,55 @@
-# Included by the Makefile: everything under tests/.
+# Included by the Makefile: everything under tests/, and the targets that install
+# what they need first. Those build in a second make, since the first one read its
+# folders before the packages were there.
 
-.PHONY: check-unit
+SUB := $(MAKE) --no-print-directory
+MODEL_DIR := $(if $(LARQL_MODEL_DIR),$(LARQL_MODEL_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/larql-grid/models)
+GEMMA := $(MODEL_DIR)/gemma-3-270m-q4_k_m.gguf
+SMOLLM2 := $(MODEL_DIR)/SmolLM2-135M-Instruct.Q4_1.gguf
+TEST_ENV = LQ_BUILD=$(BUILD) LARQL_MODEL_DIR=$(MODEL_DIR) LQ_MODEL_GEMMA=$(GEMMA) LQ_MODEL_SMOLLM2=$(SMOLLM2) \
+	CK_TIMEOUT_MULTIPLIER=$(LQ_TEST_TIMEOUT_X) ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+
+.PHONY: demo models check check-asan check-valgrind
+demo:
+	@deploy/packages.sh build demo
+	@$(SUB) all
+	@$(if $(MODEL),,$(SUB) models)
+	@LQ_BUILD=$(BUILD) $(PYTHON) deploy/demo.py $(if $(MODEL),"$(MODEL)","$(GEMMA)")
+
+models:
+	@LARQL_MODEL_DIR=$(MODEL_DIR) $(PYTHON) tests/tools/fetch_model.py gemma3-270m smollm2-135m
+
+check:
+	@deploy/packages.sh build test
+	@$(SUB) all check-build
+	@$(SUB) models
+	@$(SUB) check-unit check-corpus check-grid
+
+check-asan:
+	@deploy/packages.sh build test
+	@$(SUB) models
+	@$(SUB) BUILD=$(BUILD)/asan SAN=address,undefined LQ_TEST_TIMEOUT_X=8 all check-build
+	@$(SUB) BUILD=$(BUILD)/asan SAN=address,undefined LQ_TEST_TIMEOUT_X=8 check-unit check-corpus check-grid
+
+.PHONY: check-build check-unit check-corpus check-grid
+check-build: $(UNIT_BINS) $(FUZZ_REPLAY)
+
+LQ_TEST_TIMEOUT_X ?= 1
 check-unit: $(UNIT_BINS)
-	@set -e; for t in $(UNIT_BINS); do LQ_BUILD=$(BUILD) $$t; done
+	@failed=0; for t in $(UNIT_BINS); do $(TEST_ENV) $$t || { echo "FAILED: $$t"; failed=1; }; done; exit $$failed
+
+# Every input that once mattered to a fuzzer, through the same entry point.
+check-corpus: $(FUZZ_REPLAY)
+	@set -e; for t in $(FUZZ_REPLAY); do name=$$(basename $$t -replay); $(TEST_ENV) $$t tests/fuzz/corpus/$${name#fuzz_}; done
+
+check-grid: $(BINS)
+	@$(TEST_ENV) LQ_TEST_TIMEOUT_X=$(LQ_TEST_TIMEOUT_X) $(PYTHON) -m pytest -q -p no:cacheprovider tests/grid
+
+# A subset: valgrind slows things twentyfold. Its CPU knows no AVX-512.
+VALGRIND_BINS := $(filter $(BUILD)/tests/proto/% $(BUILD)/tests/common/% $(BUILD)/tests/router/% $(BUILD)/tests/model/test_gguf $(BUILD)/tests/model/test_arch,$(UNIT_BINS))
+check-valgrind:
+	@deploy/packages.sh build test valgrind
+	@$(SUB) check-build
+	@set -e; for t in $(VALGRIND_BINS); do echo "valgrind $$t"; CK_TIMEOUT_MULTIPLIER=40 LQ_BUILD=$(BUILD) \
+		valgrind -q --error-exitcode=99 --leak-check=full --trace-children=yes $$t; done
