@@ -1,0 +1,266 @@
+/* The small parts of common: options, ranges, log quoting, metrics, the loop's
+ * hand-over and the offload thread. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/args.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/offload.h"
+#include "common/opt.h"
+#include "tests/unit/support.h"
+
+/* ---- options ---- */
+
+struct parsed {
+    bool flag;
+    int64_t port;
+    double rate;
+    const char *name;
+};
+
+static enum opt_result parse(struct parsed *p, char **args, int n, char ***rest, int *rest_n)
+{
+    struct opt opts[] = {
+        {"flag", 'f', OPT_FLAG, NULL, "LQ_TEST_FLAG", "a flag", 0, 0, &p->flag},
+        {"port", 'p', OPT_INT, "PORT", "LQ_TEST_PORT", "a port", 0, 65535, &p->port},
+        {"rate", 0, OPT_REAL, "R", NULL, "a rate", 0, 1, &p->rate},
+        {"name", 0, OPT_TEXT, "NAME", NULL, "a name", 0, 0, &p->name},
+    };
+    struct opt_program program = {.name = "prog", .synopsis = "ARG", .about = "A test.", .opts = opts, .opts_n = 4,
+                                  .args_min = 1, .args_max = 2};
+    return opt_parse(&program, n, args, rest, rest_n);
+}
+
+static const struct {
+    const char *line; /* words after the program's name */
+    enum opt_result want;
+    int64_t port;
+} lines[] = {
+    {"a --port 80", OPT_RUN, 80},          {"--port=80 a", OPT_RUN, 80},
+    {"-p 80 a b", OPT_RUN, 80},            {"-p80 a", OPT_RUN, 80},
+    {"a --flag --rate 0.5", OPT_RUN, 1},   {"a -- --port", OPT_RUN, 1},
+    {"", OPT_EXIT_USAGE, 1},               {"a b c", OPT_EXIT_USAGE, 1},
+    {"a --port", OPT_EXIT_USAGE, 1},       {"a --port x", OPT_EXIT_USAGE, 1},
+    {"a --port -1", OPT_EXIT_USAGE, 1},    {"a --port 65536", OPT_EXIT_USAGE, 1},
+    {"a --port 80x", OPT_EXIT_USAGE, 1},   {"a --rate nan", OPT_EXIT_USAGE, 1},
+    {"a --rate 1.5", OPT_EXIT_USAGE, 1},   {"a --bogus", OPT_EXIT_USAGE, 1},
+    {"a --port 99999999999999999999", OPT_EXIT_USAGE, 1},
+    {"--help", OPT_EXIT_OK, 1},            {"--version", OPT_EXIT_OK, 1},
+};
+
+START_TEST(options_are_taken_or_refused)
+{
+    struct parsed p = {.port = 1};
+    char text[128], *args[16] = {"prog"}, **rest;
+    int n = 1, rest_n;
+    snprintf(text, sizeof text, "%s", lines[_i].line);
+    for (char *w = strtok(text, " "); w; w = strtok(NULL, " "))
+        args[n++] = w;
+    ck_assert_msg(parse(&p, args, n, &rest, &rest_n) == lines[_i].want, "%s", lines[_i].line);
+    if (lines[_i].want == OPT_RUN)
+        ck_assert_int_eq(p.port, lines[_i].port);
+}
+END_TEST
+
+START_TEST(environment_fills_in_and_flags_win)
+{
+    struct parsed p = {.port = 1};
+    char *args[] = {"prog", "a", NULL}, *both[] = {"prog", "a", "--port", "7", NULL}, **rest;
+    int rest_n;
+    setenv("LQ_TEST_PORT", "42", 1);
+    setenv("LQ_TEST_FLAG", "1", 1);
+    ck_assert_int_eq(parse(&p, args, 2, &rest, &rest_n), OPT_RUN);
+    ck_assert_int_eq(p.port, 42);
+    ck_assert(p.flag);
+    ck_assert_int_eq(parse(&p, both, 4, &rest, &rest_n), OPT_RUN);
+    ck_assert_int_eq(p.port, 7);
+    setenv("LQ_TEST_FLAG", "maybe", 1);
+    ck_assert_int_eq(parse(&p, args, 2, &rest, &rest_n), OPT_EXIT_USAGE);
+}
+END_TEST
+
+START_TEST(ranges)
+{
+    uint32_t a, b;
+    ck_assert_int_eq(args_range(" 3 - 5 ", 7, &a, &b, NULL), LQ_OK);
+    ck_assert_uint_eq(a, 3);
+    ck_assert_uint_eq(b, 5);
+    ck_assert_int_eq(args_range("7", 1, &a, &b, NULL), LQ_OK);
+    ck_assert_uint_eq(b, 7);
+    const char *bad[] = {"", "-", "5-3", "1-2-3", "0x1-2", "1e3", "4294967295", "-1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        ck_assert_msg(args_range(bad[i], strlen(bad[i]), &a, &b, NULL) == LQ_USAGE, "'%s'", bad[i]);
+}
+END_TEST
+
+START_TEST(log_quotes_what_people_send)
+{
+    ck_assert_str_eq(log_q("a\"b\\c\n\x01"), "\"a\\\"b\\\\c\\x0a\\x01\"");
+    char big[2000];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    const char *q = log_q(big);
+    ck_assert_uint_lt(strlen(q), 600);
+    ck_assert_ptr_nonnull(strstr(q, "...\""));
+}
+END_TEST
+
+START_TEST(metrics_print_as_prometheus_reads)
+{
+    struct metrics *m = metrics_new();
+    struct metric *a = metrics_counter(m, "x_total", "things", "k=\"a\""),
+                  *b = metrics_counter(m, "x_total", "things", "k=\"b\""), *g = metrics_gauge(m, "g", "level", ""),
+                  *h = metrics_histogram(m, "s", "time", "");
+    metric_add(a, 3);
+    metric_add(b, 1);
+    metric_set(g, 2.5);
+    metric_observe_us(h, 100); /* on a bound: inside it */
+    metric_observe_us(h, 101);
+    metric_observe_us(h, 60000000);
+    struct evbuffer *out = evbuffer_new();
+    ck_assert(metrics_print(m, out));
+    evbuffer_add(out, "", 1);
+    const char *text = (const char *)evbuffer_pullup(out, -1);
+    const char *want[] = {"# HELP x_total things\n# TYPE x_total counter\nx_total{k=\"a\"} 3\nx_total{k=\"b\"} 1\n",
+                          "# TYPE g gauge\ng 2.5\n", "s_bucket{le=\"0.0001\"} 1\n", "s_bucket{le=\"0.0002\"} 2\n",
+                          "s_bucket{le=\"30\"} 2\n", "s_bucket{le=\"+Inf\"} 3\n", "s_count 3\n", "s_sum 60.000201\n"};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        ck_assert_msg(strstr(text, want[i]) != NULL, "no %s in\n%s", want[i], text);
+    evbuffer_free(out);
+    metrics_free(m);
+}
+END_TEST
+
+/* ---- loop and offload ---- */
+
+struct square {
+    struct offload_task task;
+    int n, result;
+    int *left;
+    struct loop *loop;
+};
+
+static void square_run(struct offload_task *t, void *arg)
+{
+    struct square *s = (struct square *)t;
+    s->result = s->n * s->n + *(int *)arg;
+}
+
+static void square_done(struct loop_msg *m)
+{
+    struct square *s = (struct square *)m;
+    if (--*s->left == 0)
+        loop_stop(s->loop);
+}
+
+START_TEST(tasks_run_beside_the_loop_and_come_back)
+{
+    enum { N = 500 };
+    struct loop *l = loop_new();
+    int one = 1, left = N;
+    struct offload *o;
+    ck_assert_int_eq(offload_new(l, "test", N, N, &one, &o, NULL), LQ_OK);
+    struct square *s = calloc(N, sizeof *s);
+    for (int i = 0; i < N; i++) {
+        s[i] = (struct square){.task = {.done.fn = square_done, .run = square_run, .bytes = 1}, .n = i, .left = &left,
+                               .loop = l};
+        ck_assert_int_eq(offload_put(o, &s[i].task, NULL), LQ_OK);
+    }
+    loop_run(l);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(s[i].result, i * i + 1);
+    offload_free(o);
+    loop_free(l);
+    free(s);
+}
+END_TEST
+
+static void block_run(struct offload_task *t, void *arg)
+{
+    (void)t;
+    char c;
+    ck_assert_int_eq(read(*(int *)arg, &c, 1), 1);
+}
+
+static void count_done(struct loop_msg *m)
+{
+    ++*((struct square *)m)->left;
+}
+
+START_TEST(full_queue_refuses_and_free_runs_every_done)
+{
+    int pipe_fd[2], done = 0;
+    ck_assert_int_eq(pipe(pipe_fd), 0);
+    struct loop *l = loop_new();
+    struct offload *o;
+    ck_assert_int_eq(offload_new(l, "test", 2, 10, &pipe_fd[0], &o, NULL), LQ_OK);
+    struct square s[4];
+    for (int i = 0; i < 4; i++)
+        s[i] = (struct square){.task = {.done.fn = count_done, .run = block_run, .bytes = 4}, .left = &done};
+    ck_assert_int_eq(offload_put(o, &s[0].task, NULL), LQ_OK);
+    uint64_t bytes;
+    while (offload_waiting_n(o, &bytes) > 0) /* until the thread has it */
+        usleep(100);
+    ck_assert_int_eq(offload_put(o, &s[1].task, NULL), LQ_OK);
+    ck_assert_int_eq(offload_put(o, &s[2].task, NULL), LQ_OK);
+    struct lq_fault fault;
+    ck_assert_int_eq(offload_put(o, &s[3].task, &fault), LQ_QUEUE_FULL);
+    ck_assert_int_eq(lq_err_status(fault.code), 503);
+    ck_assert_int_eq(write(pipe_fd[1], "x", 1), 1);
+    ck_assert_int_eq(write(pipe_fd[1], "xx", 2), 2); /* those that may start before the stop */
+    offload_free(o);
+    loop_free(l);
+    ck_assert_int_eq(done, 3);
+}
+END_TEST
+
+static void later_count(void *arg)
+{
+    ++*(int *)arg;
+}
+
+struct later_probe {
+    struct loop *loop;
+    int *count;
+};
+
+static void on_turn(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct later_probe *p = arg;
+    loop_later(p->loop, later_count, p->count);
+    ck_assert_int_eq(*p->count, 0); /* not under our feet */
+    loop_later(p->loop, (void (*)(void *))loop_stop, p->loop);
+}
+
+START_TEST(later_runs_after_the_turn)
+{
+    int count = 0;
+    struct loop *l = loop_new();
+    struct later_probe p = {l, &count};
+    struct timeval now = {0};
+    event_base_once(loop_base(l), -1, EV_TIMEOUT, on_turn, &p, &now);
+    loop_run(l);
+    ck_assert_int_eq(count, 1);
+    loop_free(l);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("common");
+    TCase *t = tcase_create("small");
+    tcase_add_loop_test(t, options_are_taken_or_refused, 0, sizeof lines / sizeof *lines);
+    tcase_add_test(t, environment_fills_in_and_flags_win);
+    tcase_add_test(t, ranges);
+    tcase_add_test(t, log_quotes_what_people_send);
+    tcase_add_test(t, metrics_print_as_prometheus_reads);
+    tcase_add_test(t, tasks_run_beside_the_loop_and_come_back);
+    tcase_add_test(t, full_queue_refuses_and_free_runs_every_done);
+    tcase_add_test(t, later_runs_after_the_turn);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
