@@ -63,9 +63,8 @@ enum lq_err wire_head_decode(const uint8_t *p, size_t have_n, uint64_t body_n, s
 enum lq_err wire_payload_check(enum wire_format f, uint32_t seq_len, uint32_t hidden, uint64_t payload_n,
                                size_t *values_n, struct lq_fault *fault) LQ_MUST_CHECK;
 
-/* Payload of S rows -> out[S*h]; check 13 (finite; i8 scale finite, zero_point 0)
- * where `strict`, else only what is needed to decode a peer's answer: finite.
- * `what` begins the message ("residual" for requests). */
+/* Payload of S rows, its length checked, -> out[S*h]; check 13: finite; i8 scale
+ * finite, zero_point 0. `what` begins the message ("residual" for requests). */
 enum lq_err wire_payload_decode(const struct codec_ops *ops, enum wire_format f, const uint8_t *payload,
                                 uint32_t seq_len, uint32_t hidden, float *out, const char *what,
                                 struct lq_fault *fault) LQ_MUST_CHECK;
