@@ -149,8 +149,7 @@ struct http_call_cb {
     void (*on_data)(struct http_call *c, struct evbuffer *in, void *arg);
     /* Exactly once, then c is gone. LQ_OK: a whole answer (any status), `in` holds
      * what on_data left. LQ_SHARD_DOWN (connect, reset, closed early), LQ_BAD_ANSWER
-     * (framing, over answer_max), LQ_DEADLINE, LQ_CANCELLED, LQ_NOMEM: fault says why.
-     * *may_retry (in fault's stead of guessing): http_call_unanswered(). */
+     * (framing, over answer_max), LQ_DEADLINE, LQ_CANCELLED, LQ_NOMEM: fault says why. */
     void (*on_end)(struct http_call *c, enum lq_err rc, struct evbuffer *in, const struct lq_fault *fault, void *arg);
     /* A streamed request body may go on: below the high-water mark. */
     void (*on_room)(struct http_call *c, void *arg);
@@ -159,13 +158,12 @@ struct http_call_cb {
 struct http_call_opts {
     const char *method, *path;          /* copied */
     const struct http_headers *headers; /* copied; Host, Content-Length are added here */
-    struct evbuffer *body;              /* whole body: referenced, not drained (evbuffer_add_buffer_reference),
-                                         * so that the caller can send it again; NULL: none, or streamed */
+    struct evbuffer *body;              /* whole body: referenced, not drained, so that it can be sent again;
+                                         * unchanged while the call lives; NULL: none, or streamed */
     uint64_t stream_length;             /* with http_call_send(): Content-Length, or HTTP_LENGTH_UNKNOWN: chunked */
     bool streamed;
     uint64_t deadline_ms;  /* from now, everything included; 0: none */
     uint64_t answer_max;   /* bytes of an answer kept or passed; 0: no limit */
-    bool fresh_connection; /* do not take a pooled one */
 };
 
 /* Starts a call; on_end is never called from inside this function. When it returns
@@ -180,7 +178,5 @@ void http_call_send_end(struct http_call *c);
 void http_call_resume(struct http_call *c);
 /* Ends it without on_end; c is gone. */
 void http_call_cancel(struct http_call *c);
-/* True while no byte of the answer came: the request may be sent elsewhere. */
-bool http_call_unanswered(const struct http_call *c);
 
 #endif

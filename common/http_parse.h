@@ -1,0 +1,58 @@
+/* http_parse: one message after another out of an evbuffer, for both sides.
+ * llhttp is the tokenizer; what it lets pass and docs/protocol.md 6b does not is
+ * refused here. Private to common/http_*. No I/O.
+ * A message: http_parse_head() until it is there, then http_parse_body() until
+ * `whole`, then http_parse_reset(). */
+#ifndef LQ_COMMON_HTTP_PARSE_H
+#define LQ_COMMON_HTTP_PARSE_H
+
+#include <llhttp.h>
+
+#include "common/http.h"
+
+enum http_body_kind { HTTP_BODY_NONE, HTTP_BODY_LENGTH, HTTP_BODY_CHUNKED, HTTP_BODY_UNTIL_CLOSE };
+
+struct http_parse {
+    llhttp_t ll;
+    llhttp_settings_t settings;
+    bool is_request;
+    bool to_head; /* answers: the request was a HEAD, so no body comes */
+    /* of the head */
+    size_t scanned_n; /* bytes of the buffered head that the strict scan has passed */
+    bool head_done;
+    char *target; /* requests: as sent; owned */
+    struct http_headers *headers; /* owned */
+    char *field, *value;          /* being read; owned */
+    size_t field_n, value_n;
+    int minor, status;
+    uint8_t method;
+    bool keep_alive;
+    /* of the body */
+    enum http_body_kind kind;
+    uint64_t length;     /* HTTP_LENGTH_UNKNOWN: chunked or until close; 0: none */
+    uint64_t limit;      /* body bytes allowed */
+    uint64_t body_n;     /* body bytes so far */
+    uint64_t framing_n;  /* chunked: what is not body; bounded, see .c */
+    struct evbuffer *to; /* where body bytes go, during http_parse_body() */
+    bool whole;
+    enum lq_err rc; /* of a callback */
+    struct lq_fault *fault;
+};
+
+void http_parse_init(struct http_parse *p, bool is_request);
+void http_parse_release(struct http_parse *p);
+void http_parse_reset(struct http_parse *p); /* for the next message */
+
+/* Looks for a whole head at the front of `in` and takes it out. LQ_OK with
+ * p->head_done false: more is needed. LQ_BAD_FRAMING, LQ_BIG_HEADERS, LQ_NOMEM. */
+enum lq_err http_parse_head(struct http_parse *p, struct evbuffer *in, struct lq_fault *fault) LQ_MUST_CHECK;
+
+/* Moves body bytes from `in` to `to`, at most max_n, by reference where there is a
+ * length. Sets p->whole at the end. LQ_BAD_FRAMING; LQ_BIG_BODY over p->limit. */
+enum lq_err http_parse_body(struct http_parse *p, struct evbuffer *in, struct evbuffer *to, size_t max_n,
+                            struct lq_fault *fault) LQ_MUST_CHECK;
+
+/* The peer closed. True: that is the end of this message. */
+bool http_parse_eof(struct http_parse *p);
+
+#endif
