@@ -1,0 +1,37 @@
+/* kern_avx2: the same kernels, compiled for AVX2. The target is set for these
+ * functions alone, so no instruction leaks into code that other CPUs run. */
+#include "model/kern.h"
+
+#if defined(__x86_64__)
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "model/quant_blocks.h"
+#include "proto/bytes.h"
+#include "proto/f16.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#include "model/kern_body.h"
+static const struct kern_ops table = KERN_TABLE("avx2");
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+void kern_init_avx2(struct kern_ops *k)
+{
+    *k = table;
+}
+#else
+void kern_init_avx2(struct kern_ops *k)
+{
+    (void)k;
+}
+#endif

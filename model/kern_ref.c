@@ -1,0 +1,5 @@
+/* kern_ref: the kernels for the baseline of the architecture; the form that all
+ * others must equal bit for bit. */
+#include "model/kern_body.h"
+
+const struct kern_ops kern_ref = KERN_TABLE("ref");
