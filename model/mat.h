@@ -23,11 +23,10 @@ struct compute;
 
 enum { MAT_DOT_ROWS_MAX = 8 }; /* up to here kernels, beyond BLIS */
 
-/* threads_n as pool_new(). cols_max, rows_max: the largest matrix sides that will come, so
+/* threads_n as pool_new(). cols_max: the longest row of a matrix that will come, so
  * that nothing is allocated later. Chooses the BLIS configuration on the first
  * call in the process (gemm_blis.h) and logs nothing: see compute_describe(). */
-enum lq_err compute_new(size_t threads_n, size_t cols_max, size_t rows_max, struct compute **out,
-                        struct lq_fault *fault) LQ_MUST_CHECK;
+enum lq_err compute_new(size_t threads_n, size_t cols_max, struct compute **out, struct lq_fault *fault) LQ_MUST_CHECK;
 void compute_free(struct compute *c);
 const struct kern_ops *compute_kern(const struct compute *c);
 struct pool *compute_pool(const struct compute *c);

@@ -323,7 +323,7 @@ void work_run(struct offload_task *t, void *arg)
 enum lq_err work_init(struct work *w, const struct shard *s, size_t threads_n, struct lq_fault *fault)
 {
     size_t wide = s->arch.ffn_n > s->arch.hidden_n ? s->arch.ffn_n : s->arch.hidden_n;
-    enum lq_err rc = compute_new(threads_n, wide, wide, &w->compute, fault);
+    enum lq_err rc = compute_new(threads_n, wide, &w->compute, fault);
     if (rc)
         return rc;
     w->scratch = malloc(ffn_scratch_floats(s->ffn, FFN_CHUNK_ROWS) * sizeof(float));

@@ -1,0 +1,145 @@
+/* ffn: see ffn.h. */
+#include "model/ffn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ACT_GRAIN = 4096 };
+
+struct layer {
+    struct mat gate, up, down;
+};
+
+struct ffn {
+    uint32_t first, last, hidden_n, ffn_n;
+    enum arch_act act;
+    uint64_t bytes;
+    const struct gguf *g;
+    struct layer *layers; /* last - first + 1 */
+};
+
+static enum lq_err bind_layer(struct ffn *f, uint32_t layer, struct lq_fault *fault)
+{
+    struct layer *l = &f->layers[layer - f->first];
+    const struct {
+        const char *name;
+        struct mat *to;
+        size_t rows_n, cols_n;
+    } parts[] = {{"gate", &l->gate, f->ffn_n, f->hidden_n},
+                 {"up", &l->up, f->ffn_n, f->hidden_n},
+                 {"down", &l->down, f->hidden_n, f->ffn_n}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.ffn_%s.weight", layer, parts[i].name);
+        enum lq_err rc = mat_bind(parts[i].to, f->g, name, parts[i].rows_n, parts[i].cols_n, fault);
+        if (rc)
+            return rc;
+        f->bytes += gguf_tensor(f->g, name)->bytes;
+    }
+    return LQ_OK;
+}
+
+enum lq_err ffn_new(const struct gguf *g, const struct arch *a, uint32_t first, uint32_t last, struct ffn **out,
+                    struct lq_fault *fault)
+{
+    if (first > last || last >= a->layers_n)
+        return lq_fail(fault, LQ_BAD_LAYER, "%s: layers %u-%u, but the model has layers 0-%u", gguf_path(g), first, last,
+                       a->layers_n - 1);
+    struct ffn *f = calloc(1, sizeof *f);
+    if (!f || !(f->layers = calloc(last - first + 1u, sizeof *f->layers))) {
+        free(f);
+        return lq_fail(fault, LQ_NOMEM, "out of memory for %u layers", last - first + 1u);
+    }
+    f->g = g;
+    f->first = first;
+    f->last = last;
+    f->hidden_n = a->hidden_n;
+    f->ffn_n = a->ffn_n;
+    f->act = a->act;
+    enum lq_err rc = LQ_OK;
+    for (uint32_t l = first; l <= last && !rc; l++)
+        rc = bind_layer(f, l, fault);
+    if (rc)
+        ffn_free(f);
+    else
+        *out = f;
+    return rc;
+}
+
+void ffn_free(struct ffn *f)
+{
+    if (!f)
+        return;
+    free(f->layers);
+    free(f);
+}
+
+uint64_t ffn_bytes(const struct ffn *f)
+{
+    return f->bytes;
+}
+
+const char *ffn_dtype(const struct ffn *f)
+{
+    enum quant_type type = f->layers[0].gate.type;
+    for (uint32_t i = 0; i <= f->last - f->first; i++) {
+        const struct layer *l = &f->layers[i];
+        if (l->gate.type != type || l->up.type != type || l->down.type != type)
+            return "mixed";
+    }
+    return quant_info[type].name;
+}
+
+void ffn_prefetch(const struct ffn *f)
+{
+    for (uint32_t l = f->first; l <= f->last; l++) {
+        static const char *const parts[] = {"gate", "up", "down"};
+        for (size_t i = 0; i < 3; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%u.ffn_%s.weight", l, parts[i]);
+            gguf_tensor_willneed(gguf_tensor(f->g, name));
+        }
+    }
+}
+
+size_t ffn_scratch_floats(const struct ffn *f, size_t seq_n)
+{
+    return 2 * (size_t)f->ffn_n * (seq_n < FFN_CHUNK_ROWS ? seq_n : FFN_CHUNK_ROWS);
+}
+
+struct activation {
+    const struct kern_ops *kern;
+    enum arch_act act;
+    float *gate;
+    const float *up;
+};
+
+static void activate(void *arg, size_t first, size_t end, size_t thread)
+{
+    (void)thread;
+    const struct activation *a = arg;
+    if (a->act == ARCH_SILU)
+        a->kern->silu_mul(a->gate + first, a->up + first, end - first);
+    else
+        a->kern->gelu_tanh_mul(a->gate + first, a->up + first, end - first);
+}
+
+void ffn_forward(const struct ffn *f, struct compute *c, uint32_t layer, const float *x, size_t seq_n, float *scratch,
+                 float *out)
+{
+    const struct layer *l = &f->layers[layer - f->first];
+    for (size_t row = 0; row < seq_n; row += FFN_CHUNK_ROWS) {
+        size_t n = seq_n - row < FFN_CHUNK_ROWS ? seq_n - row : FFN_CHUNK_ROWS;
+        float *gate = scratch, *up = scratch + n * f->ffn_n;
+        mat_mul(c, &l->gate, x + row * f->hidden_n, n, gate);
+        mat_mul(c, &l->up, x + row * f->hidden_n, n, up);
+        struct activation a = {compute_kern(c), f->act, gate, up};
+        pool_run(compute_pool(c), n * f->ffn_n, ACT_GRAIN, activate, &a);
+        mat_mul(c, &l->down, gate, n, out + row * f->hidden_n);
+    }
+}
+
+void ffn_gate_scores(const struct ffn *f, struct compute *c, uint32_t layer, const float *x, float *scores)
+{
+    mat_mul(c, &f->layers[layer - f->first].gate, x, 1, scores);
+}

@@ -1,0 +1,395 @@
+/* gguf: files and their parts, look-ups by name, typed getters. See gguf.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model/gguf_impl.h"
+
+/* ---- index by name: FNV-1a, linear probing --------------------------------------------- */
+
+uint64_t gguf_hash(const char *p, size_t n)
+{
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)p[i]) * 1099511628211u;
+    return h ^ h >> 32;
+}
+
+static bool same(struct gguf_string a, const char *p, size_t n)
+{
+    return a.n == n && memcmp(a.p, p, n) == 0;
+}
+
+size_t gguf_index_find(const struct index *x, const char *p, size_t n, gguf_name_fn name, const void *ctx)
+{
+    for (uint32_t i = (uint32_t)gguf_hash(p, n) & x->mask; x->slot[i]; i = (i + 1) & x->mask)
+        if (same(name(ctx, x->slot[i] - 1), p, n))
+            return x->slot[i] - 1;
+    return SIZE_MAX;
+}
+
+bool gguf_index_build(struct index *x, size_t count, gguf_name_fn name, const void *ctx, size_t *twice)
+{
+    uint32_t size = 8;
+    while (size < 2 * count)
+        size *= 2;
+    *twice = count;
+    x->mask = size - 1;
+    if (!(x->slot = calloc(size, sizeof *x->slot)))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        struct gguf_string s = name(ctx, i);
+        if (gguf_index_find(x, s.p, (size_t)s.n, name, ctx) != SIZE_MAX) {
+            *twice = i;
+            return true;
+        }
+        uint32_t at = (uint32_t)gguf_hash(s.p, (size_t)s.n) & x->mask;
+        while (x->slot[at])
+            at = (at + 1) & x->mask;
+        x->slot[at] = (uint32_t)i + 1;
+    }
+    return true;
+}
+
+static struct gguf_string kv_name(const void *g, size_t i)
+{
+    return ((const struct gguf *)g)->kvs[i].key;
+}
+
+static struct gguf_string tensor_name(const void *g, size_t i)
+{
+    const char *s = ((const struct gguf *)g)->tensors[i].name;
+    return (struct gguf_string){s, strlen(s)};
+}
+
+static enum lq_err build_indexes(struct gguf *g, struct lq_fault *fault)
+{
+    size_t twice;
+    if (!gguf_index_build(&g->kv_index, g->kvs_n, kv_name, g, &twice))
+        return lq_fail(fault, LQ_NOMEM, "%s: out of memory", g->parts[0].name);
+    if (twice < g->kvs_n)
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: key '%.*s' is there twice", g->parts[0].name,
+                       (int)(g->kvs[twice].key.n > 100 ? 100 : g->kvs[twice].key.n), g->kvs[twice].key.p);
+    if (!gguf_index_build(&g->tensor_index, g->tensors_n, tensor_name, g, &twice))
+        return lq_fail(fault, LQ_NOMEM, "%s: out of memory", g->parts[0].name);
+    if (twice < g->tensors_n)
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is there twice", g->parts[0].name, g->tensors[twice].name);
+    return LQ_OK;
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static enum lq_err map_file(const char *path, struct gguf_part *part, struct lq_fault *fault)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    enum lq_err rc = LQ_IO;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        rc = lq_fail(fault, rc, "cannot open %s: %s", path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        rc = lq_fail(fault, LQ_BAD_MODEL, "%s: not a GGUF file (no regular file)", path);
+    } else if (st.st_size < 24) {
+        rc = lq_fail(fault, LQ_BAD_MODEL, "%s: not a GGUF file (%lld bytes)", path, (long long)st.st_size);
+    } else {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            rc = lq_fail(fault, rc, "cannot map %s: %s", path, strerror(errno));
+        } else {
+            *part = (struct gguf_part){part->name, p, (size_t)st.st_size, true};
+            rc = LQ_OK;
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static struct gguf *gguf_new(size_t parts_n)
+{
+    struct gguf *g = calloc(1, sizeof *g);
+    if (!g)
+        return NULL;
+    g->parts = calloc(parts_n, sizeof *g->parts);
+    g->names = calloc(parts_n, sizeof *g->names);
+    if (!g->parts || !g->names) {
+        gguf_free(g);
+        return NULL;
+    }
+    g->parts_n = parts_n;
+    return g;
+}
+
+/* "....-00002-of-00005.gguf": the pattern of a split. False: a whole file's name. */
+static bool split_name(const char *path, size_t *stem_n, unsigned *count)
+{
+    unsigned no;
+    int used = 0;
+    size_t n = strlen(path), tail = strlen("-00001-of-00001.gguf");
+    if (n <= tail || sscanf(path + n - tail, "-%5u-of-%5u.gguf%n", &no, count, &used) != 2 || used != (int)tail)
+        return false;
+    *stem_n = n - tail;
+    return *count >= 1 && *count <= GGUF_SPLITS_MAX && no >= 1 && no <= *count;
+}
+
+static enum lq_err check_split(const struct gguf *g, struct lq_fault *fault)
+{
+    uint32_t count, total;
+    struct lq_fault unused;
+    if (g->parts_n == 1 && !gguf_has(g, "split.count"))
+        return LQ_OK;
+    if (gguf_get_u32(g, "split.count", &count, &unused) == LQ_OK && count != g->parts_n)
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: split.count is %" PRIu32 ", the name says %zu", g->parts[0].name, count,
+                       g->parts_n);
+    if (gguf_get_u32(g, "split.tensors.count", &total, &unused) == LQ_OK && total != g->tensors_n)
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: split.tensors.count is %" PRIu32 ", its parts hold %zu", g->parts[0].name,
+                       total, g->tensors_n);
+    return LQ_OK;
+}
+
+static enum lq_err finish(struct gguf *g, struct gguf **out, struct lq_fault *fault)
+{
+    enum lq_err rc = LQ_OK;
+    for (size_t i = 0; i < g->parts_n && !rc; i++)
+        rc = gguf_parse_part(g, i, fault);
+    if (!rc)
+        rc = build_indexes(g, fault);
+    if (!rc)
+        rc = check_split(g, fault);
+    if (rc)
+        gguf_free(g);
+    else
+        *out = g;
+    return rc;
+}
+
+enum lq_err gguf_open(const char *path, struct gguf **out, struct lq_fault *fault)
+{
+    size_t stem_n = 0;
+    unsigned count = 1;
+    bool split = split_name(path, &stem_n, &count);
+    struct gguf *g = gguf_new(split ? count : 1);
+    if (!g)
+        return lq_fail(fault, LQ_NOMEM, "out of memory for %s", path);
+    enum lq_err rc = LQ_OK;
+    for (size_t i = 0; i < g->parts_n && !rc; i++) {
+        if (split) {
+            size_t n = stem_n + 32;
+            if ((g->names[i] = malloc(n)))
+                snprintf(g->names[i], n, "%.*s-%05zu-of-%05u.gguf", (int)stem_n, path, i + 1, count);
+        } else {
+            g->names[i] = strdup(path);
+        }
+        if (!g->names[i]) {
+            rc = lq_fail(fault, LQ_NOMEM, "out of memory for %s", path);
+            break;
+        }
+        g->parts[i].name = g->names[i];
+        rc = map_file(g->names[i], &g->parts[i], fault);
+    }
+    if (rc) {
+        gguf_free(g);
+        return rc;
+    }
+    return finish(g, out, fault);
+}
+
+enum lq_err gguf_open_memory(const uint8_t *p, size_t n, const char *name, struct gguf **out, struct lq_fault *fault)
+{
+    struct gguf *g = gguf_new(1);
+    if (!g)
+        return lq_fail(fault, LQ_NOMEM, "out of memory for %s", name);
+    g->parts[0] = (struct gguf_part){name, p, n, false};
+    return finish(g, out, fault);
+}
+
+void gguf_free(struct gguf *g)
+{
+    if (!g)
+        return;
+    for (size_t i = 0; i < g->parts_n; i++) {
+        if (g->parts[i].mapped)
+            munmap((void *)(uintptr_t)g->parts[i].p, g->parts[i].n);
+        free(g->names[i]);
+    }
+    for (size_t i = 0; i < g->kvs_n; i++)
+        free(g->kvs[i].strings);
+    free(g->parts);
+    free(g->names);
+    free(g->kvs);
+    free(g->tensors);
+    free(g->kv_index.slot);
+    free(g->tensor_index.slot);
+    free(g);
+}
+
+const char *gguf_path(const struct gguf *g)
+{
+    return g->parts[0].name;
+}
+
+uint64_t gguf_file_bytes(const struct gguf *g)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->parts_n; i++)
+        bytes += g->parts[i].n;
+    return bytes;
+}
+
+/* ---- getters ------------------------------------------------------------------------------------ */
+
+static const struct gguf_kv *find(const struct gguf *g, const char *key)
+{
+    size_t i = gguf_index_find(&g->kv_index, key, strlen(key), kv_name, g);
+    return i == SIZE_MAX ? NULL : &g->kvs[i];
+}
+
+bool gguf_has(const struct gguf *g, const char *key)
+{
+    return find(g, key) != NULL;
+}
+
+static enum lq_err absent(const struct gguf *g, const char *key, struct lq_fault *fault)
+{
+    return lq_fail(fault, LQ_BAD_MODEL, "%s: key '%s' is missing", gguf_path(g), key);
+}
+
+static enum lq_err other_kind(const struct gguf *g, const char *key, const char *want, struct lq_fault *fault)
+{
+    return lq_fail(fault, LQ_BAD_MODEL, "%s: key '%s' is no %s", gguf_path(g), key, want);
+}
+
+/* Any integer type; false: it is none, or negative or beyond 64 bits signed. */
+static bool integer(const struct gguf_kv *kv, uint64_t *out)
+{
+    int64_t v;
+    switch (kv->type) {
+    case GGUF_U8:
+        v = kv->p[0];
+        break;
+    case GGUF_I8:
+        v = (int8_t)kv->p[0];
+        break;
+    case GGUF_U16:
+        v = le16_get(kv->p);
+        break;
+    case GGUF_I16:
+        v = (int16_t)le16_get(kv->p);
+        break;
+    case GGUF_U32:
+        v = le32_get(kv->p);
+        break;
+    case GGUF_I32:
+        v = (int32_t)le32_get(kv->p);
+        break;
+    case GGUF_U64:
+    case GGUF_I64:
+        v = (int64_t)le64_get(kv->p);
+        break;
+    default:
+        return false;
+    }
+    *out = (uint64_t)v;
+    return v >= 0;
+}
+
+enum lq_err gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct lq_fault *fault)
+{
+    const struct gguf_kv *kv = find(g, key);
+    uint64_t v;
+    if (!kv)
+        return absent(g, key, fault);
+    if (!integer(kv, &v) || v > UINT32_MAX)
+        return other_kind(g, key, "number of 32 bits", fault);
+    *out = (uint32_t)v;
+    return LQ_OK;
+}
+
+enum lq_err gguf_get_f32(const struct gguf *g, const char *key, float *out, struct lq_fault *fault)
+{
+    const struct gguf_kv *kv = find(g, key);
+    if (!kv)
+        return absent(g, key, fault);
+    if (kv->type == GGUF_F32) {
+        *out = lef32_get(kv->p);
+    } else if (kv->type == GGUF_F64) {
+        double d;
+        memcpy(&d, kv->p, sizeof d);
+        *out = (float)d;
+    } else {
+        return other_kind(g, key, "float", fault);
+    }
+    return __builtin_isfinite(*out) ? LQ_OK : other_kind(g, key, "finite float", fault);
+}
+
+enum lq_err gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct lq_fault *fault)
+{
+    const struct gguf_kv *kv = find(g, key);
+    if (!kv)
+        return absent(g, key, fault);
+    if (kv->type != GGUF_BOOL)
+        return other_kind(g, key, "bool", fault);
+    *out = kv->p[0] != 0;
+    return LQ_OK;
+}
+
+enum lq_err gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *out, struct lq_fault *fault)
+{
+    const struct gguf_kv *kv = find(g, key);
+    if (!kv)
+        return absent(g, key, fault);
+    if (kv->type != GGUF_STRING)
+        return other_kind(g, key, "string", fault);
+    *out = kv->strings[0];
+    return LQ_OK;
+}
+
+enum lq_err gguf_get_array(const struct gguf *g, const char *key, struct gguf_array *out, struct lq_fault *fault)
+{
+    const struct gguf_kv *kv = find(g, key);
+    if (!kv)
+        return absent(g, key, fault);
+    if (kv->type != GGUF_ARRAY)
+        return other_kind(g, key, "array", fault);
+    *out = (struct gguf_array){.type = kv->elem, .n = kv->n, .p = kv->p, .strings = kv->strings};
+    return LQ_OK;
+}
+
+size_t gguf_tensors_n(const struct gguf *g)
+{
+    return g->tensors_n;
+}
+
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
+{
+    return &g->tensors[i];
+}
+
+const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name)
+{
+    size_t i = gguf_index_find(&g->tensor_index, name, strlen(name), tensor_name, g);
+    return i == SIZE_MAX ? NULL : &g->tensors[i];
+}
+
+static void advise(const struct gguf_tensor *t, int advice)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)t->data, end = first + t->bytes;
+    first = (first + page - 1) & ~(page - 1);
+    end &= ~(page - 1);
+    if (t->data && first < end)
+        (void)madvise((void *)first, end - first, advice); /* advice only */
+}
+
+void gguf_tensor_dontneed(const struct gguf_tensor *t)
+{
+    advise(t, MADV_DONTNEED);
+}
+
+void gguf_tensor_willneed(const struct gguf_tensor *t)
+{
+    advise(t, MADV_WILLNEED);
+}

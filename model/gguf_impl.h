@@ -1,0 +1,52 @@
+/* gguf_impl: the open model, shared by gguf.c (files, look-ups) and gguf_parse.c
+ * (bytes of one part). Private to model/. */
+#ifndef LQ_MODEL_GGUF_IMPL_H
+#define LQ_MODEL_GGUF_IMPL_H
+
+#include "model/gguf.h"
+#include "proto/bytes.h"
+
+struct gguf_kv {
+    struct gguf_string key;
+    enum gguf_type type;
+    enum gguf_type elem;          /* of an array */
+    uint64_t n;                   /* of an array; else 1 */
+    const uint8_t *p;             /* the value's bytes; strings: NULL */
+    struct gguf_string *strings;  /* GGUF_STRING, alone or in an array: n; owned */
+};
+
+struct gguf_part { /* one file */
+    const char *name; /* for messages; owned by g->names or the caller */
+    const uint8_t *p;
+    size_t n;
+    bool mapped;
+};
+
+struct index { /* open addressing: 0 empty, else position + 1 */
+    uint32_t *slot;
+    uint32_t mask;
+};
+
+struct gguf {
+    struct gguf_part *parts;
+    size_t parts_n;
+    char **names; /* of the parts */
+    struct gguf_kv *kvs; /* of the first part */
+    size_t kvs_n;
+    struct gguf_tensor *tensors; /* of all parts */
+    size_t tensors_n;
+    struct index kv_index, tensor_index;
+};
+
+/* Reads part i into g: metadata (kept for the first part only) and tensors. split_no
+ * is what its split.no says, or 0. */
+enum lq_err gguf_parse_part(struct gguf *g, size_t i, struct lq_fault *fault) LQ_MUST_CHECK;
+
+uint64_t gguf_hash(const char *p, size_t n);
+/* Builds an index over count names; name(ctx, i) gives each. False: out of memory.
+ * *twice: position of a name that came before, or count. */
+typedef struct gguf_string (*gguf_name_fn)(const void *ctx, size_t i);
+bool gguf_index_build(struct index *x, size_t count, gguf_name_fn name, const void *ctx, size_t *twice);
+size_t gguf_index_find(const struct index *x, const char *p, size_t n, gguf_name_fn name, const void *ctx);
+
+#endif
