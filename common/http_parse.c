@@ -301,9 +301,9 @@ enum lq_err http_parse_head(struct http_parse *p, struct evbuffer *in, struct lq
 
 static enum lq_err take_chunked(struct http_parse *p, struct evbuffer *in, size_t max_n, struct lq_fault *fault)
 {
-    uint64_t until = p->body_n + max_n;
+    uint64_t begin = p->body_n;
     p->fault = fault;
-    while (!p->whole && p->body_n < until) {
+    while (!p->whole && p->body_n - begin < max_n) {
         struct evbuffer_iovec v;
         if (evbuffer_peek(in, PIECE_BYTES_MAX, NULL, &v, 1) < 1 || v.iov_len == 0)
             return LQ_OK;

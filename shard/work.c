@@ -208,12 +208,12 @@ static enum lq_err json_output(struct work *w, struct job *j, const struct wire_
         else
             rc = forward(w, j, r->layers[i], r->residual, r->seq_len, to);
     }
-    size_t n = 0;
-    if (!rc)
-        rc = give(j,
-                  wire_json_output_encode(r->layers, r->layers_n, r->seq_len, s->arch.hidden_n, out,
-                                          latency_ms_since(start_us), &n),
-                  n, "application/json");
+    if (!rc) {
+        size_t n;
+        char *text = wire_json_output_encode(r->layers, r->layers_n, r->seq_len, s->arch.hidden_n, out,
+                                             latency_ms_since(start_us), &n);
+        rc = give(j, text, n, "application/json");
+    }
     free(out);
     return rc;
 }
