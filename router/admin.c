@@ -18,7 +18,7 @@ static size_t up_n(const struct router *rt)
 static const struct link *known_link(const struct router *rt)
 {
     for (size_t i = 0; i < rt->links_n; i++)
-        if (rt->links[i].hidden)
+        if (rt->links[i].stats.hidden)
             return &rt->links[i];
     return NULL;
 }
@@ -54,7 +54,7 @@ static void answer_health(void *arg, struct http_req *r)
                         json_pack("{ss,sI,sI,s{sI,sI,sI}}", "status", status, "uptime_seconds",
                                   (json_int_t)((clock_us() - rt->start_us) / 1000000), "requests_served",
                                   (json_int_t)rt->served_n, "coverage", "layers",
-                                  (json_int_t)(known ? known->layers_n : 0), "mapped", (json_int_t)mapped, "live",
+                                  (json_int_t)(known ? known->stats.layers : 0), "mapped", (json_int_t)mapped, "live",
                                   (json_int_t)live));
 }
 
@@ -64,7 +64,7 @@ static json_t *wire_intersection(const struct router *rt)
     for (enum wire_format f = WIRE_F32; f < WIRE_FORMATS_N; f++) {
         bool all = true;
         for (size_t i = 0; i < rt->links_n; i++)
-            all &= !rt->links[i].hidden || rt->links[i].wire[f];
+            all &= !rt->links[i].stats.hidden || rt->links[i].stats.wire[f];
         if (all)
             json_array_append_new(list, json_string(wire_name(f)));
     }
@@ -82,10 +82,10 @@ static void answer_stats(void *arg, struct http_req *r)
     const struct route_table *t = rt->table;
     http_front_json_new(
         r, 200,
-        json_pack("{ss,ss,ss,si,si,si,sI,sI,ss,so,ss,s{sb,sI,sI}}", "model", l->model, "family", l->family, "mode",
-                  "ffn-service", "layers", (int)l->layers_n, "hidden_size", (int)l->hidden, "features_per_layer",
-                  (int)l->features_n, "layer_start", (json_int_t)t->routes[0].first, "layer_end",
-                  (json_int_t)t->routes[t->routes_n - 1].last, "dtype", l->dtype, "wire", wire_intersection(rt),
+        json_pack("{ss,ss,ss,si,si,si,sI,sI,ss,so,ss,s{sb,sI,sI}}", "model", l->stats.model, "family", l->stats.family, "mode",
+                  "ffn-service", "layers", (int)l->stats.layers, "hidden_size", (int)l->stats.hidden, "features_per_layer",
+                  (int)l->stats.features, "layer_start", (json_int_t)t->routes[0].first, "layer_end",
+                  (json_int_t)t->routes[t->routes_n - 1].last, "dtype", l->stats.dtype, "wire", wire_intersection(rt),
                   "kernels", "router", "loaded", "ffn_service", up_n(rt) > 0, "shards", (json_int_t)rt->links_n,
                   "shards_up", (json_int_t)up_n(rt)));
 }
@@ -96,7 +96,7 @@ static void answer_models(void *arg, struct http_req *r)
     const struct link *l = known_link(rt);
     json_t *data = json_array();
     if (l)
-        json_array_append_new(data, json_pack("{ss,ss,sI,ss}", "id", l->model, "object", "model", "created",
+        json_array_append_new(data, json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
                                               (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->start_us) / 1000000)),
                                               "owned_by", "larql-grid"));
     http_front_json_new(r, 200, json_pack("{ss,so}", "object", "list", "data", data));

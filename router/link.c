@@ -2,9 +2,7 @@
 #include "router/link.h"
 
 #include <assert.h>
-#include <jansson.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -43,57 +41,15 @@ static void probe_in(struct link *l, unsigned ms)
     evtimer_add(l->probe_ev, &tv);
 }
 
-static void copy_text(char *to, size_t n, const json_t *stats, const char *key)
-{
-    const char *s = json_string_value(json_object_get(stats, key));
-    snprintf(to, n, "%s", s ? s : "");
-}
-
-static uint32_t small_number(const json_t *stats, const char *key, uint32_t max)
-{
-    json_int_t v = json_integer_value(json_object_get(stats, key));
-    return v > 0 && v <= max ? (uint32_t)v : 0;
-}
-
-/* What a shard says of itself; false: it is no FFN shard that we could use. */
-static bool read_stats(struct link *l, const char *text, size_t n)
-{
-    json_t *stats = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
-    uint32_t hidden = small_number(stats, "hidden_size", 1u << 20);
-    if (hidden == 0) {
-        json_decref(stats);
-        return false;
-    }
-    l->hidden = hidden;
-    l->layers_n = small_number(stats, "layers", 1u << 20);
-    l->features_n = small_number(stats, "features_per_layer", 1u << 28);
-    l->layer_first = small_number(stats, "layer_start", 1u << 20);
-    l->layer_last = small_number(stats, "layer_end", 1u << 20);
-    copy_text(l->model, sizeof l->model, stats, "model");
-    copy_text(l->family, sizeof l->family, stats, "family");
-    copy_text(l->dtype, sizeof l->dtype, stats, "dtype");
-    const json_t *list = json_object_get(stats, "wire");
-    for (enum wire_format f = WIRE_F32; f < WIRE_FORMATS_N; f++) {
-        size_t i;
-        json_t *word;
-        l->wire[f] = f == WIRE_F32; /* a LARQL server lists none: it reads f32 */
-        json_array_foreach(list, i, word)
-            if (json_is_string(word) && strcmp(json_string_value(word), wire_name(f)) == 0)
-                l->wire[f] = true;
-    }
-    json_decref(stats);
-    return true;
-}
-
 /* One grid serves one model here: another shape is said aloud. */
 static void compare_with_peers(const struct link *l)
 {
     const struct router *rt = l->router;
     for (size_t i = 0; i < rt->links_n; i++) {
         const struct link *peer = &rt->links[i];
-        if (peer != l && peer->hidden && (peer->hidden != l->hidden || peer->layers_n != l->layers_n))
+        if (peer != l && peer->stats.hidden && (peer->stats.hidden != l->stats.hidden || peer->stats.layers != l->stats.layers))
             log_error("shard_mismatch url=%s hidden_size=%u layers=%u peer=%s peer_hidden_size=%u peer_layers=%u",
-                      l->url, l->hidden, l->layers_n, peer->url, peer->hidden, peer->layers_n);
+                      l->url, l->stats.hidden, l->stats.layers, peer->url, peer->stats.hidden, peer->stats.layers);
     }
 }
 
@@ -118,13 +74,16 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     (void)c;
     struct link *l = arg;
     size_t n = in ? evbuffer_get_length(in) : 0;
-    bool known = l->hidden != 0;
+    bool known = l->stats.hidden != 0;
+    struct peer_stats stats;
+    struct lq_fault bad;
     l->probe = NULL;
     if (rc != LQ_OK) {
         probe_done(l, fault->text);
-    } else if (n == 0 || !read_stats(l, (const char *)evbuffer_pullup(in, -1), n)) {
-        probe_done(l, "its /v1/stats names no hidden_size");
+    } else if (peer_stats_read(n ? (const char *)evbuffer_pullup(in, -1) : "", n, &stats, &bad) != LQ_OK) {
+        probe_done(l, bad.text);
     } else {
+        l->stats = stats;
         if (!known)
             compare_with_peers(l);
         probe_done(l, NULL);
@@ -174,7 +133,7 @@ void link_answered(struct link *l, uint64_t us)
     l->latency_us = l->answers_n == 1 ? (double)us : l->latency_us + 0.1 * ((double)us - l->latency_us);
     if (l->state != LINK_UP) {
         set_state(l, LINK_UP, "answered a request");
-        probe_in(l, l->hidden ? PROBE_UP_MS : 0); /* its stats may be missing still */
+        probe_in(l, l->stats.hidden ? PROBE_UP_MS : 0); /* its stats may be missing still */
     }
 }
 

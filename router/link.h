@@ -7,6 +7,7 @@
 #ifndef LQ_ROUTER_LINK_H
 #define LQ_ROUTER_LINK_H
 
+#include "common/peer_stats.h"
 #include "router/router.h"
 
 enum link_state { LINK_NEW, LINK_UP, LINK_DOWN, LINK_STATES_N };
@@ -22,10 +23,7 @@ struct link {
     char why[200];           /* of the last step to DOWN */
     double latency_us;       /* moving average of whole answers */
     uint64_t answers_n;
-    /* from its /v1/stats; hidden 0: not known yet */
-    char model[128], family[32], dtype[16];
-    uint32_t layers_n, hidden, features_n, layer_first, layer_last;
-    bool wire[WIRE_FORMATS_N];
+    struct peer_stats stats; /* hidden 0: not known yet */
 };
 
 enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct lq_fault *fault) LQ_MUST_CHECK;

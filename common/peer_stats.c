@@ -1,0 +1,48 @@
+/* peer_stats: see peer_stats.h. */
+#include "common/peer_stats.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HIDDEN_MAX = 1 << 20, LAYERS_MAX = 1 << 16, FEATURES_MAX = 1 << 28 };
+
+static void copy_text(char *to, size_t n, const json_t *stats, const char *key)
+{
+    const char *s = json_string_value(json_object_get(stats, key));
+    snprintf(to, n, "%s", s ? s : "");
+}
+
+static uint32_t small_number(const json_t *stats, const char *key, uint32_t max)
+{
+    json_int_t v = json_integer_value(json_object_get(stats, key));
+    return v > 0 && v <= max ? (uint32_t)v : 0;
+}
+
+enum lq_err peer_stats_read(const char *text, size_t n, struct peer_stats *out, struct lq_fault *fault)
+{
+    json_t *stats = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    *out = (struct peer_stats){.hidden = small_number(stats, "hidden_size", HIDDEN_MAX)};
+    if (out->hidden == 0) {
+        json_decref(stats);
+        return lq_fail(fault, LQ_BAD_ANSWER, "its /v1/stats names no hidden_size from 1 to %d", HIDDEN_MAX);
+    }
+    out->layers = small_number(stats, "layers", LAYERS_MAX);
+    out->features = small_number(stats, "features_per_layer", FEATURES_MAX);
+    out->layer_first = small_number(stats, "layer_start", LAYERS_MAX);
+    out->layer_last = small_number(stats, "layer_end", LAYERS_MAX);
+    copy_text(out->model, sizeof out->model, stats, "model");
+    copy_text(out->family, sizeof out->family, stats, "family");
+    copy_text(out->dtype, sizeof out->dtype, stats, "dtype");
+    const json_t *list = json_object_get(stats, "wire");
+    for (enum wire_format f = WIRE_F32; f < WIRE_FORMATS_N; f++) {
+        size_t i;
+        json_t *word;
+        out->wire[f] = f == WIRE_F32;
+        json_array_foreach(list, i, word)
+            if (json_is_string(word) && strcmp(json_string_value(word), wire_name(f)) == 0)
+                out->wire[f] = true;
+    }
+    json_decref(stats);
+    return LQ_OK;
+}
