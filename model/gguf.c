@@ -10,75 +10,29 @@
 
 #include "model/gguf_impl.h"
 
-/* ---- index by name: FNV-1a, linear probing --------------------------------------------- */
+/* ---- look-ups by name ------------------------------------------------------------------------ */
 
-uint64_t gguf_hash(const char *p, size_t n)
+static struct name kv_name(const void *g, size_t i)
 {
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ (unsigned char)p[i]) * 1099511628211u;
-    return h ^ h >> 32;
+    struct gguf_string key = ((const struct gguf *)g)->kvs[i].key;
+    return (struct name){key.p, (size_t)key.n};
 }
 
-static bool same(struct gguf_string a, const char *p, size_t n)
-{
-    return a.n == n && memcmp(a.p, p, n) == 0;
-}
-
-size_t gguf_index_find(const struct index *x, const char *p, size_t n, gguf_name_fn name, const void *ctx)
-{
-    for (uint32_t i = (uint32_t)gguf_hash(p, n) & x->mask; x->slot[i]; i = (i + 1) & x->mask)
-        if (same(name(ctx, x->slot[i] - 1), p, n))
-            return x->slot[i] - 1;
-    return SIZE_MAX;
-}
-
-bool gguf_index_build(struct index *x, size_t count, gguf_name_fn name, const void *ctx, size_t *twice)
-{
-    uint32_t size = 8;
-    while (size < 2 * count)
-        size *= 2;
-    *twice = count;
-    x->mask = size - 1;
-    if (!(x->slot = calloc(size, sizeof *x->slot)))
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        struct gguf_string s = name(ctx, i);
-        if (gguf_index_find(x, s.p, (size_t)s.n, name, ctx) != SIZE_MAX) {
-            *twice = i;
-            return true;
-        }
-        uint32_t at = (uint32_t)gguf_hash(s.p, (size_t)s.n) & x->mask;
-        while (x->slot[at])
-            at = (at + 1) & x->mask;
-        x->slot[at] = (uint32_t)i + 1;
-    }
-    return true;
-}
-
-static struct gguf_string kv_name(const void *g, size_t i)
-{
-    return ((const struct gguf *)g)->kvs[i].key;
-}
-
-static struct gguf_string tensor_name(const void *g, size_t i)
+static struct name tensor_name(const void *g, size_t i)
 {
     const char *s = ((const struct gguf *)g)->tensors[i].name;
-    return (struct gguf_string){s, strlen(s)};
+    return (struct name){s, strlen(s)};
 }
 
-static enum lq_err build_indexes(struct gguf *g, struct lq_fault *fault)
+static enum lq_err build_index(const struct gguf *g, struct name_index *x, size_t count, name_at at, const char *what,
+                               struct lq_fault *fault)
 {
-    size_t twice;
-    if (!gguf_index_build(&g->kv_index, g->kvs_n, kv_name, g, &twice))
+    if (!name_index_init(x, count, at, g))
         return lq_fail(fault, LQ_NOMEM, "%s: out of memory", g->parts[0].name);
-    if (twice < g->kvs_n)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: key '%.*s' is there twice", g->parts[0].name,
-                       (int)(g->kvs[twice].key.n > 100 ? 100 : g->kvs[twice].key.n), g->kvs[twice].key.p);
-    if (!gguf_index_build(&g->tensor_index, g->tensors_n, tensor_name, g, &twice))
-        return lq_fail(fault, LQ_NOMEM, "%s: out of memory", g->parts[0].name);
-    if (twice < g->tensors_n)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is there twice", g->parts[0].name, g->tensors[twice].name);
+    for (size_t i = 0; i < count; i++)
+        if (name_index_put(x, i) != SIZE_MAX)
+            return lq_fail(fault, LQ_BAD_MODEL, "%s: %s '%.*s' is there twice", g->parts[0].name, what,
+                           at(g, i).n > 100 ? 100 : (int)at(g, i).n, at(g, i).p);
     return LQ_OK;
 }
 
@@ -157,7 +111,9 @@ static enum lq_err finish(struct gguf *g, struct gguf **out, struct lq_fault *fa
     for (size_t i = 0; i < g->parts_n && !rc; i++)
         rc = gguf_parse_part(g, i, fault);
     if (!rc)
-        rc = build_indexes(g, fault);
+        rc = build_index(g, &g->kv_index, g->kvs_n, kv_name, "key", fault);
+    if (!rc)
+        rc = build_index(g, &g->tensor_index, g->tensors_n, tensor_name, "tensor", fault);
     if (!rc)
         rc = check_split(g, fault);
     if (rc)
@@ -222,8 +178,8 @@ void gguf_free(struct gguf *g)
     free(g->names);
     free(g->kvs);
     free(g->tensors);
-    free(g->kv_index.slot);
-    free(g->tensor_index.slot);
+    name_index_release(&g->kv_index);
+    name_index_release(&g->tensor_index);
     free(g);
 }
 
@@ -244,7 +200,7 @@ uint64_t gguf_file_bytes(const struct gguf *g)
 
 static const struct gguf_kv *find(const struct gguf *g, const char *key)
 {
-    size_t i = gguf_index_find(&g->kv_index, key, strlen(key), kv_name, g);
+    size_t i = name_index_find(&g->kv_index, key, strlen(key));
     return i == SIZE_MAX ? NULL : &g->kvs[i];
 }
 
@@ -371,7 +327,7 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
 
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, const char *name)
 {
-    size_t i = gguf_index_find(&g->tensor_index, name, strlen(name), tensor_name, g);
+    size_t i = name_index_find(&g->tensor_index, name, strlen(name));
     return i == SIZE_MAX ? NULL : &g->tensors[i];
 }
 

@@ -3,6 +3,7 @@
 #ifndef LQ_MODEL_GGUF_IMPL_H
 #define LQ_MODEL_GGUF_IMPL_H
 
+#include "common/name_index.h"
 #include "model/gguf.h"
 #include "proto/bytes.h"
 
@@ -22,11 +23,6 @@ struct gguf_part { /* one file */
     bool mapped;
 };
 
-struct index { /* open addressing: 0 empty, else position + 1 */
-    uint32_t *slot;
-    uint32_t mask;
-};
-
 struct gguf {
     struct gguf_part *parts;
     size_t parts_n;
@@ -35,18 +31,11 @@ struct gguf {
     size_t kvs_n;
     struct gguf_tensor *tensors; /* of all parts */
     size_t tensors_n;
-    struct index kv_index, tensor_index;
+    struct name_index kv_index, tensor_index;
 };
 
 /* Reads part i into g: metadata (kept for the first part only) and tensors. split_no
  * is what its split.no says, or 0. */
 enum lq_err gguf_parse_part(struct gguf *g, size_t i, struct lq_fault *fault) LQ_MUST_CHECK;
-
-uint64_t gguf_hash(const char *p, size_t n);
-/* Builds an index over count names; name(ctx, i) gives each. False: out of memory.
- * *twice: position of a name that came before, or count. */
-typedef struct gguf_string (*gguf_name_fn)(const void *ctx, size_t i);
-bool gguf_index_build(struct index *x, size_t count, gguf_name_fn name, const void *ctx, size_t *twice);
-size_t gguf_index_find(const struct index *x, const char *p, size_t n, gguf_name_fn name, const void *ctx);
 
 #endif
