@@ -10,6 +10,11 @@
 #include "proto/bytes.h"
 
 enum { VOCAB_MAX = 1 << 24, TEXT_BYTES_MAX = 1 << 30, SPECIAL_LEN_MAX = 1024 };
+/* Texts that end a turn or a text. Some files type them as words (Gemma 3's "</s>"); by
+ * llama.cpp's rule they are control tokens whatever the file says. */
+static const char *const ends[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>",
+                                   "<|eom_id|>", "< EOT >", "_< EOT >", "[EOT]", "[EOS]", "<|end_of_text|>",
+                                   "<end_of_utterance>", "<eos>", "</s>"};
 static const char word_start[] = "\xe2\x96\x81"; /* U+2581, SentencePiece's space */
 
 void ids_push(struct ids *l, uint32_t id)
@@ -61,6 +66,14 @@ static void decode_texts(struct tokenizer *t)
     }
 }
 
+static bool looks_like_end(struct name s)
+{
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (s.n == strlen(ends[i]) && memcmp(s.p, ends[i], s.n) == 0)
+            return true;
+    return false;
+}
+
 static enum lq_err read_tokens(const struct gguf *g, struct tokenizer *t, struct lq_fault *fault)
 {
     struct gguf_array tokens, types, scores;
@@ -90,6 +103,9 @@ static enum lq_err read_tokens(const struct gguf *g, struct tokenizer *t, struct
             t->type[i] = type <= TOKEN_BYTE ? (uint8_t)type : TOKEN_NORMAL;
         }
     }
+    for (uint32_t i = 0; i < t->vocab_n; i++)
+        if (looks_like_end(t->text[i]))
+            t->type[i] = TOKEN_CONTROL;
     if (t->is_spm) {
         rc = gguf_get_array(g, "tokenizer.ggml.scores", &scores, fault);
         if (rc || scores.n != tokens.n || scores.type != GGUF_F32)
@@ -380,14 +396,9 @@ int32_t tokenizer_eos(const struct tokenizer *t)
 
 bool tokenizer_is_end(const struct tokenizer *t, uint32_t id)
 {
-    static const char *const ends[] = {"<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>",
-                                       "<|eom_id|>", "</s>"};
     if (t->eos >= 0 && id == (uint32_t)t->eos)
         return true;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends && id < t->vocab_n; i++)
-        if (t->type[id] != TOKEN_NORMAL && t->text[id].n == strlen(ends[i]) && memcmp(t->text[id].p, ends[i], t->text[id].n) == 0)
-            return true;
-    return false;
+    return id < t->vocab_n && t->type[id] == TOKEN_CONTROL && looks_like_end(t->text[id]);
 }
 
 size_t tokenizer_piece(const struct tokenizer *t, uint32_t id, bool control, char *buf, size_t buf_n)
