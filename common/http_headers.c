@@ -10,7 +10,7 @@ struct http_headers {
     struct {
         char *name; /* one allocation: name, NUL, value, NUL */
         const char *value;
-    } *at;
+    } * at;
 };
 
 struct http_headers *http_headers_new(void)

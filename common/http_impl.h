@@ -1,5 +1,5 @@
-/* http_impl: the server's two structs, shared by http_server.c (connections) and
- * http_req.c (what handlers call). Private to common/http_*. */
+/* http_impl: the server's structs, shared by http_listen.c (accepts), http_server.c
+ * (connections) and http_req.c (what handlers call). Private to common/http_*. */
 #ifndef LQ_COMMON_HTTP_IMPL_H
 #define LQ_COMMON_HTTP_IMPL_H
 
@@ -7,6 +7,7 @@
 
 #include "common/http_io.h"
 #include "common/http_parse.h"
+#include "common/log.h"
 
 enum { HTTP_ID_CHARS = 128 };
 
@@ -37,7 +38,6 @@ struct http_req {
     uint64_t start_us;
     /* body */
     bool reading, ended, blocked; /* http_req_read() was called; on_end was; the taker is full */
-    uint64_t limit;
     struct evbuffer *in;
     http_req_on_data on_data, on_end;
     void *body_arg;
@@ -46,36 +46,59 @@ struct http_req {
     void *gone_arg;
     void (*on_room)(struct http_req *r, void *arg);
     void *room_arg;
+    bool wants_room; /* it was told to wait */
     bool started, chunked;
     uint64_t left; /* answer bytes that the head promised and are not sent yet */
 };
 
 struct http_server {
+    struct http_guard guard; /* first */
     struct event_base *base;
     struct http_server_opts opts;
     char *server_name, *unix_path, url[300];
     struct evconnlistener *listener;
     struct event *resume_ev; /* listens again after it ran out of descriptors */
+    struct log_limit full_log, accept_log;
     http_on_request on_request;
     void *arg;
     struct conn *conns;
     size_t conns_n;
     bool draining;
-    uint64_t date_s; /* cache of the Date header */
+    time_t date_s; /* cache of the Date header */
     char date[40];
+    unsigned char random[512]; /* for request ids: one getrandom() for many */
+    size_t random_left_n;
 };
 
+/* ---- http_listen.c ---- */
+
+/* The socket that s shall accept from; fills s->url. -1: fault says why. */
+int listen_open(struct http_server *s, struct lq_fault *fault);
+enum lq_err listen_start(struct http_server *s, int fd, struct lq_fault *fault) LQ_MUST_CHECK;
+void listen_stop(struct http_server *s);
+/* A connection ended: there is room for another. */
+void listen_room(struct http_server *s);
+
+/* ---- http_server.c ---- */
+
+/* A connected socket becomes a connection of s; closed when out of memory. */
+void server_take(struct http_server *s, int fd);
 /* Runs the connection's machine: as many steps as can be taken now. */
 void conn_run(struct conn *c);
+/* Closes now; the memory goes after this turn. An open request learns that it is gone. */
 void conn_close(struct conn *c);
 /* The request is answered (or refused): free it, flush, then keep or close. */
 void conn_answered(struct conn *c);
+
+/* ---- http_req.c ---- */
+
+enum lq_err req_new(struct conn *c, struct lq_fault *fault) LQ_MUST_CHECK;
 void req_free(struct http_req *r);
-/* The answer's head into `out`. length HTTP_LENGTH_UNKNOWN and !chunked: until close. */
-void req_write_head(struct http_server *s, int status, const struct http_headers *h, uint64_t length, bool chunked,
-                    bool keep_alive, bool old, const char *id, struct evbuffer *out);
-/* An error before there is a request. */
+/* Tells the handler that r is gone, and frees it. */
+void req_gone(struct http_req *r);
+/* Answers the error and closes gently. conn_refuse(): before there is a request;
+ * conn_refuse_open(): in the handler's place, which learns that its request is gone. */
 void conn_refuse(struct conn *c, const struct lq_fault *fault);
-void req_make_id(char id[HTTP_ID_CHARS + 1]);
+void conn_refuse_open(struct conn *c, const struct lq_fault *fault);
 
 #endif

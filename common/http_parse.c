@@ -7,9 +7,9 @@
 #include <strings.h>
 
 enum {
-    PIECE_BYTES_MAX = 64 * 1024,       /* fed to llhttp at once */
-    FRAMING_BYTES_FREE = 16 * 1024,    /* chunk sizes, extensions, trailers: this much, */
-    FRAMING_BYTES_PER_BODY_BYTE = 16,  /* and so much a body byte (chunks of one byte are legal) */
+    PIECE_BYTES_MAX = 64 * 1024,      /* fed to llhttp at once */
+    FRAMING_BYTES_FREE = 16 * 1024,   /* chunk sizes, extensions, trailers: this much, */
+    FRAMING_BYTES_PER_BODY_BYTE = 16, /* and so much a body byte (chunks of one byte are legal) */
 };
 
 static enum lq_err bad(struct lq_fault *fault, const char *why)
@@ -218,7 +218,8 @@ static bool connection_says(const struct http_headers *h, const char *word)
 static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
 {
     const struct http_headers *h = p->headers;
-    size_t lengths_n = count(h, "Content-Length"), codings_n = count(h, "Transfer-Encoding"), hosts_n = count(h, "Host");
+    size_t lengths_n = count(h, "Content-Length"), codings_n = count(h, "Transfer-Encoding"),
+           hosts_n = count(h, "Host");
     if (p->ll.http_major != 1 || p->ll.http_minor > 1)
         return bad(fault, "only HTTP/1.0 and 1.1 are spoken here");
     if (p->is_request && (hosts_n > 1 || (hosts_n == 0 && p->minor == 1)))
@@ -236,11 +237,14 @@ static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
         return bad(fault, "Content-Length is no plain number");
 
     bool none = !p->is_request && (p->to_head || p->status / 100 == 1 || p->status == 204 || p->status == 304);
-    p->kind = none ? HTTP_BODY_NONE
-              : codings_n ? HTTP_BODY_CHUNKED
-              : length ? HTTP_BODY_LENGTH
-              : p->is_request ? HTTP_BODY_NONE : HTTP_BODY_UNTIL_CLOSE;
-    p->length = p->kind == HTTP_BODY_LENGTH ? strtoull(length, NULL, 10) : p->kind == HTTP_BODY_NONE ? 0 : HTTP_LENGTH_UNKNOWN;
+    p->kind = none            ? HTTP_BODY_NONE
+              : codings_n     ? HTTP_BODY_CHUNKED
+              : length        ? HTTP_BODY_LENGTH
+              : p->is_request ? HTTP_BODY_NONE
+                              : HTTP_BODY_UNTIL_CLOSE;
+    p->length = p->kind == HTTP_BODY_LENGTH ? strtoull(length, NULL, 10)
+                : p->kind == HTTP_BODY_NONE ? 0
+                                            : HTTP_LENGTH_UNKNOWN;
     p->whole = p->kind == HTTP_BODY_NONE || p->length == 0;
     p->keep_alive = p->minor == 1 ? !connection_says(h, "close") : connection_says(h, "keep-alive");
     if (p->kind == HTTP_BODY_UNTIL_CLOSE)

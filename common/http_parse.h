@@ -20,7 +20,7 @@ struct http_parse {
     /* of the head */
     size_t scanned_n; /* bytes of the buffered head that the strict scan has passed */
     bool head_done;
-    char *target; /* requests: as sent; owned */
+    char *target;                 /* requests: as sent; owned */
     struct http_headers *headers; /* owned */
     char *field, *value;          /* being read; owned */
     size_t field_n, value_n;

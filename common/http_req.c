@@ -1,5 +1,6 @@
 /* http_req: what a handler sees and calls: the request's facts, its body, the answer. */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,64 @@
 #include "common/http_impl.h"
 #include "proto/wire_json.h"
 
+/* ---- life ---------------------------------------------------------------------------- */
+
+/* An id for logs, not a secret: 16 hex digits. */
+static void make_id(struct http_server *s, char id[HTTP_ID_CHARS + 1])
+{
+    enum { RAW_BYTES = 8 };
+    if (s->random_left_n < RAW_BYTES) {
+        if (getrandom(s->random, sizeof s->random, 0) != sizeof s->random) {
+            uint64_t now = clock_us(); /* no entropy: still one of its own for each */
+            memcpy(s->random, &now, sizeof now);
+            s->random_left_n = RAW_BYTES;
+        } else {
+            s->random_left_n = sizeof s->random;
+        }
+    }
+    s->random_left_n -= RAW_BYTES;
+    for (size_t i = 0; i < RAW_BYTES; i++) {
+        id[2 * i] = "0123456789abcdef"[s->random[s->random_left_n + i] >> 4];
+        id[2 * i + 1] = "0123456789abcdef"[s->random[s->random_left_n + i] & 15];
+    }
+    id[2 * RAW_BYTES] = '\0';
+}
+
+/* RFC 9112, 3.2.2: a server takes the absolute form too. */
+static const char *target_path(const char *target)
+{
+    const char *scheme = *target != '/' ? strstr(target, "://") : NULL;
+    if (!scheme)
+        return target;
+    const char *slash = strchr(scheme + 3, '/');
+    return slash ? slash : "/";
+}
+
+enum lq_err req_new(struct conn *c, struct lq_fault *fault)
+{
+    struct http_parse *p = &c->parse;
+    struct http_req *r = calloc(1, sizeof *r);
+    if (!r || !(r->in = evbuffer_new()) || !(r->path = strdup(target_path(p->target)))) {
+        if (r)
+            req_free(r);
+        return lq_fail(fault, LQ_NOMEM, "out of memory for a request");
+    }
+    r->conn = c;
+    r->start_us = clock_us();
+    r->query = strchr(r->path, '?');
+    if (r->query)
+        *r->query++ = '\0';
+    const char *id = http_headers_get(p->headers, "X-Request-Id");
+    size_t n = id ? strlen(id) : 0;
+    if (n > 0 && n <= HTTP_ID_CHARS &&
+        strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == n)
+        memcpy(r->id, id, n + 1);
+    else
+        make_id(c->server, r->id);
+    c->req = r;
+    return LQ_OK;
+}
+
 void req_free(struct http_req *r)
 {
     if (r->in)
@@ -19,15 +78,11 @@ void req_free(struct http_req *r)
     free(r);
 }
 
-void req_make_id(char id[HTTP_ID_CHARS + 1])
+void req_gone(struct http_req *r)
 {
-    unsigned char raw[8];
-    if (getrandom(raw, sizeof raw, 0) != sizeof raw) {
-        uint64_t now = clock_us(); /* an id for logs, not a secret */
-        memcpy(raw, &now, sizeof raw);
-    }
-    for (size_t i = 0; i < sizeof raw; i++)
-        snprintf(id + 2 * i, 3, "%02x", raw[i]);
+    if (r->on_gone)
+        r->on_gone(r, r->gone_arg);
+    req_free(r);
 }
 
 /* ---- facts --------------------------------------------------------------------------- */
@@ -74,26 +129,6 @@ uint64_t http_req_start_us(const struct http_req *r)
 
 /* ---- body ------------------------------------------------------------------------------ */
 
-static void send_text(struct conn *c, const char *text)
-{
-    struct evbuffer *out = evbuffer_new();
-    if (out && evbuffer_add(out, text, strlen(text)) == 0)
-        io_send(&c->io, out);
-    if (out)
-        evbuffer_free(out);
-}
-
-/* Answers in the handler's place, before its body callbacks ever ran. */
-static void refuse_unread(struct http_req *r, const struct lq_fault *fault)
-{
-    void (*gone)(struct http_req *, void *) = r->on_gone;
-    void *arg = r->gone_arg;
-    r->on_gone = NULL;
-    if (gone)
-        gone(r, arg);
-    http_req_reply_fault(r, fault, NULL);
-}
-
 void http_req_read(struct http_req *r, uint64_t limit_bytes, http_req_on_data on_data, http_req_on_data on_end,
                    void *arg)
 {
@@ -105,21 +140,24 @@ void http_req_read(struct http_req *r, uint64_t limit_bytes, http_req_on_data on
     r->on_end = on_end;
     r->body_arg = arg;
     c->parse.limit = limit_bytes;
+    char all[128];
     const char *expect = http_headers_get(c->parse.headers, "Expect");
-    if (expect && strcasecmp(expect, "100-continue") != 0) {
-        (void)lq_fail(&fault, LQ_BAD_EXPECT, "Expect '%.100s' is not known here: only 100-continue", expect);
-        refuse_unread(r, &fault);
+    enum lq_err rc = LQ_OK;
+    if (expect &&
+        (!http_headers_join(c->parse.headers, "Expect", all, sizeof all) || strcasecmp(all, "100-continue")))
+        rc = lq_fail(&fault, LQ_BAD_EXPECT, "Expect '%.100s' is not known here: only 100-continue", expect);
+    else if (c->parse.kind == HTTP_BODY_LENGTH && c->parse.length > limit_bytes)
+        rc = lq_fail(&fault, LQ_BIG_BODY, "body of %" PRIu64 " bytes is over the limit of %" PRIu64, c->parse.length,
+                     limit_bytes);
+    if (rc) {
+        conn_refuse_open(c, &fault);
         return;
     }
-    if (c->parse.kind == HTTP_BODY_LENGTH && c->parse.length > limit_bytes) {
-        (void)lq_fail(&fault, LQ_BIG_BODY, "body of %llu bytes is over the limit of %llu",
-                      (unsigned long long)c->parse.length, (unsigned long long)limit_bytes);
-        refuse_unread(r, &fault);
-        return;
+    if (!c->parse.whole) {
+        if (expect && c->parse.minor == 1)
+            io_flush(&c->io, evbuffer_add(c->io.out, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
+        io_arm(&c->io, c->server->opts.body_timeout_ms);
     }
-    if (expect && c->parse.minor == 1 && !c->parse.whole)
-        send_text(c, "HTTP/1.1 100 Continue\r\n\r\n");
-    io_arm(&c->io, c->server->opts.body_timeout_ms);
     if (!c->running)
         io_kick(&c->io);
 }
@@ -127,15 +165,17 @@ void http_req_read(struct http_req *r, uint64_t limit_bytes, http_req_on_data on
 void http_req_resume(struct http_req *r)
 {
     struct conn *c = r->conn;
+    struct http_guard *guard = &c->server->guard;
+    guard_enter(guard);
     r->blocked = false;
     if (r->reading && !r->ended && r->on_data && evbuffer_get_length(r->in) > 0) {
         r->on_data(r, r->in, r->body_arg);
-        if (c->req != r)
-            return;
-        r->blocked = evbuffer_get_length(r->in) >= HTTP_HIGH_WATER_BYTES;
+        if (c->req == r)
+            r->blocked = evbuffer_get_length(r->in) >= HTTP_HIGH_WATER_BYTES;
     }
-    if (!c->running)
+    if (c->req == r && !c->running)
         io_kick(&c->io);
+    guard_leave(guard);
 }
 
 void http_req_on_gone(struct http_req *r, void (*fn)(struct http_req *r, void *arg), void *arg)
@@ -151,11 +191,22 @@ static const char *reason(int status)
     static const struct {
         int status;
         const char *text;
-    } known[] = {{200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"}, {404, "Not Found"},
-                 {405, "Method Not Allowed"}, {408, "Request Timeout"}, {413, "Content Too Large"},
-                 {415, "Unsupported Media Type"}, {417, "Expectation Failed"},
-                 {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"}, {502, "Bad Gateway"},
-                 {503, "Service Unavailable"}, {504, "Gateway Timeout"}};
+    } known[] = {{200, "OK"},
+                 {204, "No Content"},
+                 {400, "Bad Request"},
+                 {401, "Unauthorized"},
+                 {403, "Forbidden"},
+                 {404, "Not Found"},
+                 {405, "Method Not Allowed"},
+                 {408, "Request Timeout"},
+                 {413, "Content Too Large"},
+                 {415, "Unsupported Media Type"},
+                 {417, "Expectation Failed"},
+                 {431, "Request Header Fields Too Large"},
+                 {500, "Internal Server Error"},
+                 {502, "Bad Gateway"},
+                 {503, "Service Unavailable"},
+                 {504, "Gateway Timeout"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].status == status)
             return known[i].text;
@@ -165,34 +216,42 @@ static const char *reason(int status)
 static const char *date_now(struct http_server *s)
 {
     time_t now = time(NULL);
-    if ((uint64_t)now != s->date_s) {
+    if (now != s->date_s) {
         struct tm tm;
         gmtime_r(&now, &tm);
         strftime(s->date, sizeof s->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-        s->date_s = (uint64_t)now;
+        s->date_s = now;
     }
     return s->date;
 }
 
-void req_write_head(struct http_server *s, int status, const struct http_headers *h, uint64_t length, bool chunked,
-                    bool keep_alive, bool old, const char *id, struct evbuffer *out)
+struct head {
+    int status;
+    const struct http_headers *headers; /* the handler's, or NULL */
+    uint64_t length;                    /* HTTP_LENGTH_UNKNOWN and !chunked: until close */
+    bool chunked, keep_alive, old;      /* old: HTTP/1.0, where keep-alive must be said */
+    const char *id;
+};
+
+/* Into c->io.out. False: out of memory. */
+static bool write_head(struct conn *c, const struct head *h)
 {
-    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: %s\r\nX-Request-Id: %s\r\n", status, reason(status),
-                        date_now(s), s->server_name, id);
-    for (size_t i = 0; h && i < http_headers_n(h); i++) {
+    struct evbuffer *out = c->io.out;
+    bool ok = evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: %s\r\nX-Request-Id: %s\r\n", h->status,
+                                  reason(h->status), date_now(c->server), c->server->server_name, h->id) > 0;
+    for (size_t i = 0; h->headers && i < http_headers_n(h->headers); i++) {
         const char *name, *value;
-        http_headers_at(h, i, &name, &value);
-        evbuffer_add_printf(out, "%s: %s\r\n", name, value);
+        http_headers_at(h->headers, i, &name, &value);
+        ok &= evbuffer_add_printf(out, "%s: %s\r\n", name, value) > 0;
     }
-    if (chunked)
-        evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n");
-    else if (length != HTTP_LENGTH_UNKNOWN)
-        evbuffer_add_printf(out, "Content-Length: %llu\r\n", (unsigned long long)length);
-    if (!keep_alive)
-        evbuffer_add_printf(out, "Connection: close\r\n");
-    else if (old)
-        evbuffer_add_printf(out, "Connection: keep-alive\r\n");
-    evbuffer_add(out, "\r\n", 2);
+    const char *connection = !h->keep_alive ? "Connection: close\r\n" : h->old ? "Connection: keep-alive\r\n" : "";
+    if (h->chunked)
+        ok &= evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n%s\r\n", connection) > 0;
+    else if (h->length != HTTP_LENGTH_UNKNOWN && h->status != 204) /* RFC 9110, 8.6: a 204 has none */
+        ok &= evbuffer_add_printf(out, "Content-Length: %" PRIu64 "\r\n%s\r\n", h->length, connection) > 0;
+    else
+        ok &= evbuffer_add_printf(out, "%s\r\n", connection) > 0;
+    return ok;
 }
 
 static bool is_head(const struct http_req *r)
@@ -205,33 +264,32 @@ static void begin(struct http_req *r, int status, const struct http_headers *hea
                   struct evbuffer *body)
 {
     struct conn *c = r->conn;
-    struct evbuffer *out = evbuffer_new();
-    bool old = c->parse.minor == 0;
-    assert(!r->started);
+    bool old = c->parse.minor == 0, unknown = length == HTTP_LENGTH_UNKNOWN;
+    assert(!r->started); /* a request is answered once */
     r->started = true;
-    r->chunked = length == HTTP_LENGTH_UNKNOWN && !old;
+    r->chunked = unknown && !old;
     r->left = length;
-    c->keep_alive &= c->parse.whole && !c->server->draining && !(length == HTTP_LENGTH_UNKNOWN && old);
-    if (!out) {
-        conn_close(c); /* nothing can be said; the client sees a closed connection */
-        return;
-    }
-    req_write_head(c->server, status, headers, length, r->chunked, c->keep_alive, old, r->id, out);
-    if (body && !is_head(r))
-        evbuffer_add_buffer(out, body);
-    else if (body)
+    c->keep_alive &= c->parse.whole && !c->server->draining && !(unknown && old);
+    struct head h = {.status = status,
+                     .headers = headers,
+                     .length = length,
+                     .chunked = r->chunked,
+                     .keep_alive = c->keep_alive,
+                     .old = old,
+                     .id = r->id};
+    bool ok = write_head(c, &h);
+    if (body && is_head(r))
         evbuffer_drain(body, evbuffer_get_length(body));
-    io_send(&c->io, out);
-    evbuffer_free(out);
+    else if (body && ok)
+        ok = evbuffer_add_buffer(c->io.out, body) == 0;
+    io_flush(&c->io, ok);
 }
 
 void http_req_reply(struct http_req *r, int status, const struct http_headers *headers, struct evbuffer *body)
 {
-    struct conn *c = r->conn;
     r->on_gone = NULL;
     begin(r, status, headers, body ? evbuffer_get_length(body) : 0, body);
-    if (c->state != CONN_DEAD)
-        conn_answered(c);
+    conn_answered(r->conn);
 }
 
 void http_req_reply_text(struct http_req *r, int status, const char *content_type, const char *text, size_t n)
@@ -247,21 +305,74 @@ void http_req_reply_text(struct http_req *r, int status, const char *content_typ
         evbuffer_free(body);
 }
 
-void http_req_reply_fault(struct http_req *r, const struct lq_fault *fault, const char *allow)
+/* The headers and the body of an error. False: out of memory. */
+static bool fault_parts(const struct lq_fault *fault, const char *allow, const char *id, struct http_headers **h,
+                        struct evbuffer **body)
 {
     size_t n = 0;
-    int status = lq_err_status(fault->code);
-    char *text = wire_json_error(fault->text, r->id, &n);
-    struct http_headers *h = http_headers_new();
-    struct evbuffer *body = evbuffer_new();
-    bool ok = text && h && body && http_headers_add(h, "Content-Type", "application/json") &&
-              evbuffer_add(body, text, n) == 0 && (!allow || http_headers_add(h, "Allow", allow)) &&
-              (status != 503 || http_headers_add(h, "Retry-After", "1"));
-    http_req_reply(r, status, ok ? h : NULL, ok ? body : NULL);
+    char *text = wire_json_error(fault->text, id, &n);
+    *h = http_headers_new();
+    *body = evbuffer_new();
+    bool ok = text && *h && *body && http_headers_add(*h, "Content-Type", "application/json") &&
+              evbuffer_add(*body, text, n) == 0 && (!allow || http_headers_add(*h, "Allow", allow)) &&
+              (lq_err_status(fault->code) != 503 || http_headers_add(*h, "Retry-After", "1"));
     free(text);
+    return ok;
+}
+
+void http_req_reply_fault(struct http_req *r, const struct lq_fault *fault, const char *allow)
+{
+    struct http_headers *h;
+    struct evbuffer *body;
+    bool ok = fault_parts(fault, allow, r->id, &h, &body);
+    http_req_reply(r, lq_err_status(fault->code), ok ? h : NULL, ok ? body : NULL);
     http_headers_free(h);
     if (body)
         evbuffer_free(body);
+}
+
+/* r: the request that this ends, or NULL where there was none yet. */
+static void refuse(struct conn *c, struct http_req *r, const struct lq_fault *fault)
+{
+    char made[HTTP_ID_CHARS + 1];
+    struct http_headers *h;
+    struct evbuffer *body;
+    if (!r)
+        make_id(c->server, made);
+    bool ok = fault_parts(fault, NULL, r ? r->id : made, &h, &body);
+    struct head head = {.status = lq_err_status(fault->code),
+                        .headers = ok ? h : NULL,
+                        .length = ok ? evbuffer_get_length(body) : 0,
+                        .id = r ? r->id : made};
+    bool whole = write_head(c, &head);
+    if (ok && whole && !(r && is_head(r)))
+        whole = evbuffer_add_buffer(c->io.out, body) == 0;
+    c->keep_alive = false;
+    io_flush(&c->io, whole);
+    conn_answered(c);
+    http_headers_free(h);
+    if (body)
+        evbuffer_free(body);
+}
+
+void conn_refuse(struct conn *c, const struct lq_fault *fault)
+{
+    refuse(c, NULL, fault);
+}
+
+void conn_refuse_open(struct conn *c, const struct lq_fault *fault)
+{
+    struct http_req *r = c->req;
+    struct http_guard *guard = &c->server->guard;
+    if (r->started) { /* too late for another answer */
+        conn_close(c);
+        return;
+    }
+    guard_enter(guard);
+    c->req = NULL;
+    refuse(c, r, fault);
+    req_gone(r);
+    guard_leave(guard);
 }
 
 void http_req_reply_start(struct http_req *r, int status, const struct http_headers *headers, uint64_t length)
@@ -275,31 +386,21 @@ bool http_req_reply_data(struct http_req *r, struct evbuffer *data)
     struct conn *c = r->conn;
     size_t n = evbuffer_get_length(data);
     assert(r->started && (r->left == HTTP_LENGTH_UNKNOWN || n <= r->left));
+    if (r->left != HTTP_LENGTH_UNKNOWN)
+        r->left -= n;
     if (is_head(r)) {
         evbuffer_drain(data, n);
         return true;
     }
-    if (n > 0 && r->chunked) {
-        struct evbuffer *out = evbuffer_new();
-        if (!out) {
-            io_shut_write(&c->io); /* the last chunk never comes: seen as cut */
-            evbuffer_drain(data, n);
-            return true;
-        }
-        evbuffer_add_printf(out, "%zx\r\n", n);
-        evbuffer_add_buffer(out, data);
-        evbuffer_add(out, "\r\n", 2);
-        io_send(&c->io, out);
-        evbuffer_free(out);
-    } else if (n > 0) {
-        if (r->left != HTTP_LENGTH_UNKNOWN)
-            r->left -= n;
-        io_send(&c->io, data);
+    if (n > 0) {
+        bool ok = !r->chunked || evbuffer_add_printf(c->io.out, "%zx\r\n", n) > 0;
+        ok = ok && evbuffer_add_buffer(c->io.out, data) == 0;
+        ok = ok && (!r->chunked || evbuffer_add(c->io.out, "\r\n", 2) == 0);
+        io_flush(&c->io, ok);
+        evbuffer_drain(data, evbuffer_get_length(data)); /* of a broken connection */
     }
-    bool room = io_output_n(&c->io) < HTTP_HIGH_WATER_BYTES;
-    if (!room)
-        io_arm(&c->io, c->server->opts.body_timeout_ms); /* the client must read on */
-    return room;
+    r->wants_room = io_output_n(&c->io) >= HTTP_HIGH_WATER_BYTES;
+    return !r->wants_room;
 }
 
 void http_req_on_room(struct http_req *r, void (*fn)(struct http_req *r, void *arg), void *arg)
@@ -313,17 +414,19 @@ void http_req_reply_end(struct http_req *r)
     struct conn *c = r->conn;
     assert(r->started);
     if (!is_head(r) && r->left != HTTP_LENGTH_UNKNOWN && r->left > 0) {
-        http_req_abort(r);
+        http_req_abort(r); /* less than the head promised */
         return;
     }
     r->on_gone = NULL;
     if (r->chunked && !is_head(r))
-        send_text(c, "0\r\n\r\n");
+        io_flush(&c->io, evbuffer_add(c->io.out, "0\r\n\r\n", 5) == 0);
     conn_answered(c);
 }
 
 void http_req_abort(struct http_req *r)
 {
     r->on_gone = NULL;
+    if (r->started && !r->chunked && r->left == HTTP_LENGTH_UNKNOWN)
+        io_reset_on_close(&r->conn->io); /* an end would look like the body's */
     conn_close(r->conn);
 }
