@@ -3,7 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/http.h"
+#include "common/http_parse.h"
 
 struct http_headers {
     size_t n, cap;
@@ -29,45 +29,53 @@ void http_headers_free(struct http_headers *h)
 }
 
 /* RFC 9110, 5.6.2: what a field name is made of. */
-static bool is_token(const char *s)
+bool http_is_token(const char *s, size_t n)
 {
-    if (!*s)
-        return false;
-    for (; *s; s++)
-        if (!strchr("!#$%&'*+-.^_`|~", *s) && !(*s >= '0' && *s <= '9') && !((*s | 32) >= 'a' && (*s | 32) <= 'z'))
+    for (size_t i = 0; i < n; i++)
+        if (!s[i] || (!strchr("!#$%&'*+-.^_`|~", s[i]) && !(s[i] >= '0' && s[i] <= '9') &&
+                      !((s[i] | 32) >= 'a' && (s[i] | 32) <= 'z')))
+            return false;
+    return n > 0;
+}
+
+static bool is_value(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (((unsigned char)s[i] < 0x20 && s[i] != '\t') || s[i] == 0x7f)
             return false;
     return true;
 }
 
-static bool is_value(const char *s)
+enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t name_n, const char *value,
+                               size_t value_n)
 {
-    for (; *s; s++)
-        if (((unsigned char)*s < 0x20 && *s != '\t') || *s == 0x7f)
-            return false;
-    return true;
-}
-
-bool http_headers_add(struct http_headers *h, const char *name, const char *value)
-{
-    if (!is_token(name) || !is_value(value) || h->n == HTTP_HEADERS_MAX)
-        return false;
+    if (!http_is_token(name, name_n) || !is_value(value, value_n))
+        return LQ_BAD_FRAMING;
+    if (h->n == HTTP_HEADERS_MAX)
+        return LQ_BIG_HEADERS;
     if (h->n == h->cap) {
         size_t cap = h->cap ? 2 * h->cap : 8;
         void *p = realloc(h->at, cap * sizeof *h->at);
         if (!p)
-            return false;
+            return LQ_NOMEM;
         h->at = p;
         h->cap = cap;
     }
-    size_t name_n = strlen(name) + 1, value_n = strlen(value) + 1;
-    char *p = malloc(name_n + value_n);
+    char *p = malloc(name_n + value_n + 2);
     if (!p)
-        return false;
+        return LQ_NOMEM;
     memcpy(p, name, name_n);
-    memcpy(p + name_n, value, value_n);
+    p[name_n] = '\0';
+    memcpy(p + name_n + 1, value, value_n);
+    p[name_n + 1 + value_n] = '\0';
     h->at[h->n].name = p;
-    h->at[h->n++].value = p + name_n;
-    return true;
+    h->at[h->n++].value = p + name_n + 1;
+    return LQ_OK;
+}
+
+bool http_headers_add(struct http_headers *h, const char *name, const char *value)
+{
+    return http_headers_add_n(h, name, strlen(name), value, strlen(value)) == LQ_OK;
 }
 
 const char *http_headers_get(const struct http_headers *h, const char *name)

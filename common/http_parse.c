@@ -8,8 +8,9 @@
 
 enum {
     PIECE_BYTES_MAX = 64 * 1024,      /* fed to llhttp at once */
-    FRAMING_BYTES_FREE = 16 * 1024,   /* chunk sizes, extensions, trailers: this much, */
+    FRAMING_BYTES_FREE = 16 * 1024,   /* chunk sizes and extensions: this much, */
     FRAMING_BYTES_PER_BODY_BYTE = 16, /* and so much a body byte (chunks of one byte are legal) */
+    TRAILER_BYTES_MAX = 16 * 1024,
 };
 
 static enum lq_err bad(struct lq_fault *fault, const char *why)
@@ -25,54 +26,52 @@ static int fail(struct http_parse *p, enum lq_err rc)
     return HPE_USER;
 }
 
-static int append(struct http_parse *p, char **s, size_t *n, const char *at, size_t len)
+/* The head is tokenized in one go, so that its pieces are found in place. */
+static int extend(struct http_parse *p, struct http_piece *piece, const char *at, size_t n)
 {
-    char *grown = realloc(*s, *n + len + 1);
-    if (!grown)
-        return fail(p, lq_fail(p->fault, LQ_NOMEM, "out of memory for a header"));
-    memcpy(grown + *n, at, len);
-    *n += len;
-    grown[*n] = '\0';
-    *s = grown;
+    if (piece->n > 0 && piece->p + piece->n != at)
+        return fail(p, bad(p->fault, "a header in pieces"));
+    if (piece->n == 0)
+        piece->p = at;
+    piece->n += n;
     return 0;
 }
 
 static int on_url(llhttp_t *ll, const char *at, size_t n)
 {
     struct http_parse *p = ll->data;
-    size_t have = p->target ? strlen(p->target) : 0;
-    return append(p, &p->target, &have, at, n);
+    return extend(p, &p->url, at, n);
 }
 
 static int on_field(llhttp_t *ll, const char *at, size_t n)
 {
     struct http_parse *p = ll->data;
-    return p->head_done ? 0 : append(p, &p->field, &p->field_n, at, n); /* trailers are dropped */
+    return extend(p, &p->field, at, n);
 }
 
 static int on_value(llhttp_t *ll, const char *at, size_t n)
 {
     struct http_parse *p = ll->data;
-    return p->head_done ? 0 : append(p, &p->value, &p->value_n, at, n);
+    return extend(p, &p->value, at, n);
 }
 
 static int on_value_complete(llhttp_t *ll)
 {
     struct http_parse *p = ll->data;
-    if (p->head_done)
+    struct http_piece *v = &p->value;
+    while (v->n > 0 && (v->p[v->n - 1] == ' ' || v->p[v->n - 1] == '\t'))
+        v->n--;
+    switch (http_headers_add_n(p->headers, p->field.p, p->field.n, v->n ? v->p : "", v->n)) {
+    case LQ_OK:
+        p->field = p->value = (struct http_piece){0};
         return 0;
-    while (p->value_n > 0 && (p->value[p->value_n - 1] == ' ' || p->value[p->value_n - 1] == '\t'))
-        p->value[--p->value_n] = '\0';
-    if (p->field_n == 0)
-        return fail(p, bad(p->fault, "empty header name"));
-    if (http_headers_n(p->headers) == HTTP_HEADERS_MAX)
+    case LQ_BIG_HEADERS:
         return fail(p, lq_fail(p->fault, LQ_BIG_HEADERS, "over %d headers", HTTP_HEADERS_MAX));
-    if (!http_headers_add(p->headers, p->field, p->value ? p->value : ""))
+    case LQ_NOMEM:
+        return fail(p, lq_fail(p->fault, LQ_NOMEM, "out of memory for a header"));
+    default:
         return fail(p, bad(p->fault, "a header holds a byte that is not allowed"));
-    p->field_n = p->value_n = 0;
-    if (p->value)
-        p->value[0] = '\0';
-    return 0;
+    }
 }
 
 static int on_headers_complete(llhttp_t *ll)
@@ -96,6 +95,10 @@ static int on_chunk_header(llhttp_t *ll)
 {
     struct http_parse *p = ll->data;
     uint64_t left = p->limit - p->body_n;
+    if (ll->content_length == 0) {
+        p->trailing = true;
+        return HPE_PAUSED;
+    }
     if (ll->content_length > p->limit) /* no body could hold it: framing, not a large body */
         return fail(p, bad(p->fault, "chunk size is over the limit of a body"));
     if (ll->content_length > left)
@@ -104,36 +107,26 @@ static int on_chunk_header(llhttp_t *ll)
     return 0;
 }
 
-static int on_message_complete(llhttp_t *ll)
-{
-    struct http_parse *p = ll->data;
-    p->whole = true;
-    return HPE_PAUSED;
-}
+static const llhttp_settings_t settings = {.on_url = on_url,
+                                           .on_header_field = on_field,
+                                           .on_header_value = on_value,
+                                           .on_header_value_complete = on_value_complete,
+                                           .on_headers_complete = on_headers_complete,
+                                           .on_body = on_body,
+                                           .on_chunk_header = on_chunk_header};
 
 /* ---- life ----------------------------------------------------------------------- */
 
 void http_parse_init(struct http_parse *p, bool is_request)
 {
     *p = (struct http_parse){.is_request = is_request, .limit = UINT64_MAX};
-    llhttp_settings_init(&p->settings);
-    p->settings.on_url = on_url;
-    p->settings.on_header_field = on_field;
-    p->settings.on_header_value = on_value;
-    p->settings.on_header_value_complete = on_value_complete;
-    p->settings.on_headers_complete = on_headers_complete;
-    p->settings.on_body = on_body;
-    p->settings.on_chunk_header = on_chunk_header;
-    p->settings.on_message_complete = on_message_complete;
 }
 
 void http_parse_release(struct http_parse *p)
 {
     free(p->target);
-    free(p->field);
-    free(p->value);
     http_headers_free(p->headers);
-    p->target = p->field = p->value = NULL;
+    p->target = NULL;
     p->headers = NULL;
 }
 
@@ -144,41 +137,44 @@ void http_parse_reset(struct http_parse *p)
     http_parse_init(p, is_request);
 }
 
-/* ---- head -------------------------------------------------------------------------- */
+/* ---- head and trailers ---------------------------------------------------------------- */
 
-static bool can_begin(const struct http_parse *p, unsigned char c)
+static const char *wrong_beginning(const struct http_parse *p, unsigned char c)
 {
-    return p->is_request ? c >= 'A' && c <= 'Z' : c == 'H';
+    if (p->trailing)
+        return NULL;
+    if (p->is_request)
+        return c >= 'A' && c <= 'Z' ? NULL : "the first byte cannot begin a method (TLS on a plain port?)";
+    return c == 'H' ? NULL : "the answer does not begin with HTTP/";
 }
 
-/* Walks the n buffered bytes on from p->scanned_n. *end: the head's length, 0 when
- * it goes on. What llhttp would let pass: LF without CR, folded lines, control
- * bytes, a line that begins with ':'. */
+/* Walks the n buffered bytes of a head, or of trailers, on from p->scanned_n. *end: the
+ * length up to and with the empty line, 0 when it goes on. Refuses what llhttp would let
+ * pass: LF without CR, folded lines, control bytes, a line that begins with ':'. */
 static enum lq_err scan(struct http_parse *p, const unsigned char *s, size_t n, size_t *end, struct lq_fault *fault)
 {
     *end = 0;
     for (size_t i = p->scanned_n; i < n; i++) {
         unsigned char c = s[i];
-        size_t column = i;
-        if (i == 0 && !can_begin(p, c))
-            return bad(fault, p->is_request ? "the first byte cannot begin a method (TLS on a plain port?)"
-                                            : "the answer does not begin with HTTP/");
-        if (c == '\n' && s[column - 1] != '\r')
+        bool after_cr = i > p->line_at && s[i - 1] == '\r';
+        if (i == 0 && wrong_beginning(p, c))
+            return bad(fault, wrong_beginning(p, c));
+        if (c == '\n' && !after_cr)
             return bad(fault, "LF without CR");
-        if (c != '\n' && i > 0 && s[i - 1] == '\r')
+        if (c != '\n' && after_cr)
             return bad(fault, "CR without LF");
         if ((c < 0x20 && c != '\r' && c != '\n' && c != '\t') || c == 0x7f)
-            return bad(fault, "a control byte in the head");
-        if (i > 0 && s[i - 1] == '\n') { /* a line begins */
-            if (c == ' ' || c == '\t')
-                return bad(fault, "a folded header line");
-            if (c == ':')
-                return bad(fault, "empty header name");
-        }
-        if (c == '\n' && i >= 3 && s[i - 2] == '\n') {
+            return bad(fault, "a control byte in a header");
+        if (i == p->line_at && (c == ' ' || c == '\t'))
+            return bad(fault, "a folded header line");
+        if (i == p->line_at && c == ':')
+            return bad(fault, "empty header name");
+        if (c == '\n' && i == p->line_at + 1) { /* an empty line */
             *end = i + 1;
             return LQ_OK;
         }
+        if (c == '\n')
+            p->line_at = i + 1;
     }
     p->scanned_n = n;
     return LQ_OK;
@@ -222,6 +218,8 @@ static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
            hosts_n = count(h, "Host");
     if (p->ll.http_major != 1 || p->ll.http_minor > 1)
         return bad(fault, "only HTTP/1.0 and 1.1 are spoken here");
+    if (!p->is_request && p->status < 100)
+        return bad(fault, "the status has fewer than three digits");
     if (p->is_request && (hosts_n > 1 || (hosts_n == 0 && p->minor == 1)))
         return bad(fault, hosts_n ? "two Host headers" : "no Host header");
     if (lengths_n > 1)
@@ -232,6 +230,8 @@ static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
         return bad(fault, "a Transfer-Encoding other than chunked");
     if (codings_n == 1 && p->minor == 0)
         return bad(fault, "Transfer-Encoding in HTTP/1.0");
+    if (codings_n == 1 && !(p->ll.flags & F_CHUNKED)) /* llhttp and this file must see one message */
+        return bad(fault, "a Transfer-Encoding that is not understood");
     const char *length = http_headers_get(h, "Content-Length");
     if (length && (!*length || strlen(length) > 18 || !is_digits(length)))
         return bad(fault, "Content-Length is no plain number");
@@ -254,7 +254,7 @@ static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
 
 static enum lq_err tokenize(struct http_parse *p, const char *s, size_t n, struct lq_fault *fault)
 {
-    llhttp_init(&p->ll, p->is_request ? HTTP_REQUEST : HTTP_RESPONSE, &p->settings);
+    llhttp_init(&p->ll, p->is_request ? HTTP_REQUEST : HTTP_RESPONSE, &settings);
     p->ll.data = p;
     p->fault = fault;
     p->rc = LQ_OK;
@@ -268,6 +268,8 @@ static enum lq_err tokenize(struct http_parse *p, const char *s, size_t n, struc
     p->minor = p->ll.http_minor;
     p->status = p->ll.status_code;
     p->method = p->ll.method;
+    if (p->is_request && !(p->target = strndup(p->url.p, p->url.n)))
+        return lq_fail(fault, LQ_NOMEM, "out of memory for a request");
     return judge(p, fault);
 }
 
@@ -303,32 +305,70 @@ enum lq_err http_parse_head(struct http_parse *p, struct evbuffer *in, struct lq
 
 /* ---- body --------------------------------------------------------------------------- */
 
+/* Trailers are checked and dropped. llhttp takes a bare LF there for their end. */
+static enum lq_err take_trailers(struct http_parse *p, struct evbuffer *in, struct lq_fault *fault)
+{
+    size_t n = evbuffer_get_length(in), end;
+    n = n < TRAILER_BYTES_MAX ? n : TRAILER_BYTES_MAX;
+    if (n == 0)
+        return LQ_OK;
+    const char *s = (const char *)evbuffer_pullup(in, (ev_ssize_t)n);
+    if (!s)
+        return lq_fail(fault, LQ_NOMEM, "out of memory for trailers");
+    enum lq_err rc = scan(p, (const unsigned char *)s, n, &end, fault);
+    if (!rc && end == 0 && n == TRAILER_BYTES_MAX)
+        rc = bad(fault, "trailers without end");
+    if (rc || end == 0)
+        return rc;
+    const char *last = s + end - 2; /* the empty line */
+    for (const char *line = s, *next; line < last; line = next + 2) {
+        next = memmem(line, (size_t)(last - line), "\r\n", 2);
+        const char *colon = memchr(line, ':', (size_t)(next - line));
+        if (!colon || !http_is_token(line, (size_t)(colon - line)))
+            return bad(fault, "a trailer without a name");
+    }
+    evbuffer_drain(in, end);
+    p->whole = true;
+    return LQ_OK;
+}
+
+/* One piece of what is buffered, through llhttp. */
+static enum lq_err take_piece(struct http_parse *p, struct evbuffer *in, const char *s, size_t n,
+                              struct lq_fault *fault)
+{
+    uint64_t before = p->body_n;
+    if (llhttp_get_errno(&p->ll) == HPE_PAUSED)
+        llhttp_resume(&p->ll);
+    p->rc = LQ_OK;
+    enum llhttp_errno e = llhttp_execute(&p->ll, s, n);
+    if (p->rc != LQ_OK)
+        return p->rc;
+    if (e == HPE_PAUSED) /* the last chunk, inside what was fed */
+        n = (size_t)(llhttp_get_error_pos(&p->ll) - s);
+    else if (e != HPE_OK)
+        return bad(fault, llhttp_get_error_reason(&p->ll));
+    evbuffer_drain(in, n);
+    p->framing_n += n - (p->body_n - before);
+    if (p->framing_n > FRAMING_BYTES_FREE + FRAMING_BYTES_PER_BODY_BYTE * p->body_n)
+        return bad(fault, "chunk extensions without end");
+    p->scanned_n = p->line_at = 0; /* of the trailers */
+    return LQ_OK;
+}
+
 static enum lq_err take_chunked(struct http_parse *p, struct evbuffer *in, size_t max_n, struct lq_fault *fault)
 {
     uint64_t begin = p->body_n;
     p->fault = fault;
-    while (!p->whole && p->body_n - begin < max_n) {
+    while (!p->trailing && p->body_n - begin < max_n) {
         struct evbuffer_iovec v;
         if (evbuffer_peek(in, PIECE_BYTES_MAX, NULL, &v, 1) < 1 || v.iov_len == 0)
             return LQ_OK;
-        size_t n = v.iov_len < PIECE_BYTES_MAX ? v.iov_len : PIECE_BYTES_MAX;
-        uint64_t before = p->body_n;
-        if (llhttp_get_errno(&p->ll) == HPE_PAUSED)
-            llhttp_resume(&p->ll);
-        p->rc = LQ_OK;
-        enum llhttp_errno e = llhttp_execute(&p->ll, v.iov_base, n);
-        if (p->rc != LQ_OK)
-            return p->rc;
-        if (e == HPE_PAUSED) /* the message's end, inside what was fed */
-            n = (size_t)(llhttp_get_error_pos(&p->ll) - (const char *)v.iov_base);
-        else if (e != HPE_OK)
-            return bad(fault, llhttp_get_error_reason(&p->ll));
-        evbuffer_drain(in, n);
-        p->framing_n += n - (p->body_n - before);
-        if (p->framing_n > FRAMING_BYTES_FREE + FRAMING_BYTES_PER_BODY_BYTE * p->body_n)
-            return bad(fault, "chunk extensions or trailers without end");
+        enum lq_err rc =
+            take_piece(p, in, v.iov_base, v.iov_len < PIECE_BYTES_MAX ? v.iov_len : PIECE_BYTES_MAX, fault);
+        if (rc)
+            return rc;
     }
-    return LQ_OK;
+    return p->trailing ? take_trailers(p, in, fault) : LQ_OK;
 }
 
 enum lq_err http_parse_body(struct http_parse *p, struct evbuffer *in, struct evbuffer *to, size_t max_n,

@@ -14,16 +14,17 @@ enum http_body_kind { HTTP_BODY_NONE, HTTP_BODY_LENGTH, HTTP_BODY_CHUNKED, HTTP_
 
 struct http_parse {
     llhttp_t ll;
-    llhttp_settings_t settings;
     bool is_request;
     bool to_head; /* answers: the request was a HEAD, so no body comes */
     /* of the head */
-    size_t scanned_n; /* bytes of the buffered head that the strict scan has passed */
-    bool head_done;
+    size_t scanned_n, line_at;    /* bytes of the head, or of the trailers, that the strict scan has passed; */
+    bool head_done;               /* where their last line begins */
     char *target;                 /* requests: as sent; owned */
     struct http_headers *headers; /* owned */
-    char *field, *value;          /* being read; owned */
-    size_t field_n, value_n;
+    struct http_piece {           /* into the buffered head, while it is tokenized */
+        const char *p;
+        size_t n;
+    } field, value, url;
     int minor, status;
     uint8_t method;
     bool keep_alive;
@@ -33,6 +34,7 @@ struct http_parse {
     uint64_t limit;      /* body bytes allowed */
     uint64_t body_n;     /* body bytes so far */
     uint64_t framing_n;  /* chunked: what is not body; bounded, see .c */
+    bool trailing;       /* chunked: the last chunk is past, trailers follow */
     struct evbuffer *to; /* where body bytes go, during http_parse_body() */
     bool whole;
     enum lq_err rc; /* of a callback */
@@ -51,6 +53,11 @@ enum lq_err http_parse_head(struct http_parse *p, struct evbuffer *in, struct lq
  * length. Sets p->whole at the end. LQ_BAD_FRAMING; LQ_BIG_BODY over p->limit. */
 enum lq_err http_parse_body(struct http_parse *p, struct evbuffer *in, struct evbuffer *to, size_t max_n,
                             struct lq_fault *fault) LQ_MUST_CHECK;
+
+/* http_headers_add() for strings that do not end: LQ_BAD_FRAMING, LQ_BIG_HEADERS, LQ_NOMEM. */
+enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t name_n, const char *value,
+                               size_t value_n) LQ_MUST_CHECK;
+bool http_is_token(const char *s, size_t n);
 
 /* The peer closed. True: that is the end of this message. */
 bool http_parse_eof(struct http_parse *p);
