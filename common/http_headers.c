@@ -94,7 +94,7 @@ const char *http_headers_join(const struct http_headers *h, const char *name, ch
         if (strcasecmp(h->at[i].name, name) != 0)
             continue;
         size_t n = strlen(h->at[i].value);
-        if (used + n + 3 > buf_n)
+        if (used + (any ? 2 : 0) + n + 1 > buf_n)
             break;
         if (any) {
             memcpy(buf + used, ", ", 2);
