@@ -1,0 +1,27 @@
+#!/bin/sh
+# Runs the outside judges again and rewrites the golden files of this folder.
+#   make golden        (needs npm, and both models: make models)
+# Judges: llama.cpp by node-llama-cpp 3.21.1; numpy on weights that gguf 0.19.0 dequantised.
+# They are kept beside the models, outside the tree.
+set -eu
+cd "$(dirname "$0")"
+: "${LARQL_MODEL_DIR:?make golden sets it}"
+judges=$LARQL_MODEL_DIR/judges
+mkdir -p "$judges"
+
+if [ ! -x "$judges/venv/bin/python" ]; then python3 -m venv "$judges/venv"; fi
+"$judges/venv/bin/pip" install --quiet numpy gguf==0.19.0
+[ -f "$judges/package.json" ] || echo '{"private": true, "type": "module"}' >"$judges/package.json"
+(cd "$judges" && npm install --silent --save-exact --ignore-scripts node-llama-cpp@3.21.1)
+cp ./*.mjs "$judges"
+
+python3 make_text.py >text.jsonl
+"$judges/venv/bin/python" make_dequant.py >dequant.json
+for pair in gemma:gemma-3-270m-q4_k_m.gguf smollm2:SmolLM2-135M-Instruct.Q4_1.gguf; do
+    name=${pair%%:*} model=$LARQL_MODEL_DIR/${pair#*:}
+    echo "$name: tokens" && (cd "$judges" && node tokens.mjs "$model") <text.jsonl >"tokens-$name.txt"
+    echo "$name: ids" && (cd "$judges" && node greedy.mjs "$model" --ids) >"ids-$name.txt"
+    echo "$name: logits" && "$judges/venv/bin/python" reference.py "$model" "ids-$name.txt" >"logits-$name.json"
+    echo "$name: greedy" && (cd "$judges" && node greedy.mjs "$model") >"greedy-$name.json"
+done
+git status --short . || true
