@@ -198,7 +198,7 @@ START_TEST(every_half_decodes_and_encodes_back)
         int e = (int)(h >> 10 & 31), sign = h & 0x8000 ? -1 : 1;
         double m = h & 1023, want = e == 0 ? ldexp(m, -24) : ldexp(1024 + m, e - 25);
         if (e < 31)
-            ck_assert_msg((double)x[h] == sign * want && signbit(x[h]) == (sign < 0), "half %04x", h);
+            ck_assert_msg((double)x[h] == sign * want && !!signbit(x[h]) == (sign < 0), "half %04x", h);
         else
             ck_assert_msg(m == 0 ? isinf(x[h]) : isnan(x[h]), "half %04x", h);
         if (e == 31)
