@@ -53,3 +53,32 @@ check-valgrind:
 	@$(SUB) check-build
 	@set -e; for t in $(VALGRIND_BINS); do echo "valgrind $$t"; CK_TIMEOUT_MULTIPLIER=40 LQ_BUILD=$(BUILD) \
 		valgrind -q --error-exitcode=99 --leak-check=full --trace-children=yes $$t; done
+
+# libFuzzer, each target FUZZ_S seconds from its corpus; what it finds more goes to the
+# build folder. A crash leaves its input there and fails the target.
+FUZZ_BUILD := $(BUILD)/fuzz-clang
+FUZZ_BINS := $(patsubst tests/fuzz/%.c,$(FUZZ_BUILD)/fuzz/%,$(FUZZ_SRCS))
+.PHONY: fuzz fuzz-run
+fuzz:
+	@deploy/packages.sh build fuzz
+	@$(SUB) CC=clang BUILD=$(FUZZ_BUILD) FUZZ_BUILD=$(FUZZ_BUILD) SAN=fuzzer-no-link,address,undefined \
+		FUZZ_S=$(FUZZ_S) fuzz-run
+
+$(FUZZ_BUILD)/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(A_model)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -pthread -fsanitize=fuzzer,address,undefined -o $@ $(filter %.o %.a,$^) $(LIBS_model)
+
+fuzz-run: $(FUZZ_BINS)
+	@set -e; for t in $(FUZZ_BINS); do name=$$(basename $$t); mkdir -p $(FUZZ_BUILD)/found/$$name; \
+		echo "fuzz $$name for $(FUZZ_S) s"; \
+		$$t -max_total_time=$(FUZZ_S) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+			-artifact_prefix=$(FUZZ_BUILD)/found/$$name- $(FUZZ_BUILD)/found/$$name tests/fuzz/corpus/$${name#fuzz_} \
+			>$(FUZZ_BUILD)/$$name.log 2>&1 || { tail -60 $(FUZZ_BUILD)/$$name.log; exit 1; }; \
+		grep -h "number_of_executed_units" $(FUZZ_BUILD)/$$name.log; done
+
+# The outside judges, again: tests/golden/README.md.
+.PHONY: golden
+golden:
+	@deploy/packages.sh golden
+	@$(SUB) models
+	@LARQL_MODEL_DIR=$(MODEL_DIR) tests/golden/run.sh
