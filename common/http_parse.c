@@ -361,10 +361,11 @@ static enum lq_err take_chunked(struct http_parse *p, struct evbuffer *in, size_
     p->fault = fault;
     while (!p->trailing && p->body_n - begin < max_n) {
         struct evbuffer_iovec v;
-        if (evbuffer_peek(in, PIECE_BYTES_MAX, NULL, &v, 1) < 1 || v.iov_len == 0)
+        size_t n = max_n - (size_t)(p->body_n - begin);
+        n = n < PIECE_BYTES_MAX ? n : PIECE_BYTES_MAX;
+        if (evbuffer_peek(in, (ev_ssize_t)n, NULL, &v, 1) < 1 || v.iov_len == 0)
             return LQ_OK;
-        enum lq_err rc =
-            take_piece(p, in, v.iov_base, v.iov_len < PIECE_BYTES_MAX ? v.iov_len : PIECE_BYTES_MAX, fault);
+        enum lq_err rc = take_piece(p, in, v.iov_base, v.iov_len < n ? v.iov_len : n, fault);
         if (rc)
             return rc;
     }
