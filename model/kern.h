@@ -1,7 +1,7 @@
 /* kern: kernels on one row of weights and on f32 vectors, chosen at run time.
- * Order of summation is part of the contract: a dot product keeps 16 partial
- * sums (value i goes to lane i mod 16), no fused multiply-add, lanes folded
- * 8+8, 4+4, 2+2, 1+1. So every form, on every CPU, gives the same bits, and a
+ * Order of summation is part of the contract: a dot product keeps 32 partial
+ * sums (value i goes to lane i mod 32), no fused multiply-add, lanes folded
+ * 16+16, 8+8, 4+4, 2+2, 1+1. So every form, on every CPU, gives the same bits, and a
  * remote layer equals a local one on another machine (ADR 0005).
  * Nothing allocates. Rows need no alignment; x and out do not overlap. */
 #ifndef LQ_MODEL_KERN_H
@@ -12,7 +12,7 @@
 
 #include "model/quant.h"
 
-enum { KERN_LANES_N = 16 };
+enum { KERN_LANES_N = 32 };
 
 struct kern_ops {
     const char *name; /* "ref", "avx2", "avx512", "neon" */

@@ -17,6 +17,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 #endif
+#define KERN_W 8
 #include "model/kern_body.h"
 static const struct kern_ops table = KERN_TABLE("avx2");
 #if defined(__clang__)

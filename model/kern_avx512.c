@@ -17,6 +17,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #endif
+#define KERN_W 16
 #include "model/kern_body.h"
 static const struct kern_ops table = KERN_TABLE("avx512");
 #if defined(__clang__)

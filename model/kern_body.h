@@ -1,7 +1,6 @@
-/* kern_body: the kernels, once, in portable C that every ISA file compiles for
- * itself (kern_ref.c, kern_avx2.c, ...). Not a header to use elsewhere.
- * Vectors are GNU vector types of 16 floats: one zmm, two ymm, four xmm or NEON
- * registers; sums keep the lane order that kern.h promises. */
+/* kern_body: the kernels, once, in portable C that every ISA file compiles for itself
+ * (kern_ref.c, kern_avx2.c, ...), with KERN_W defined. Not a header to use elsewhere.
+ * GNU vector types of one register each; sums keep the lane order of kern.h. */
 #include "model/kern.h"
 #include "model/quant_blocks.h"
 #include "proto/bytes.h"
@@ -9,66 +8,85 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-typedef float f32x16 __attribute__((vector_size(64)));
-/* The same at any address. Vectors are never passed by value: their ABI depends on the ISA. */
-typedef float f32x16_any __attribute__((vector_size(64), aligned(1), may_alias));
-#define LOAD16(p) (*(const f32x16_any *)(const void *)(p))
+/* KERN_W floats are one register of the ISA: 16, 8 or 4. Kernels go by pieces of 16
+ * values, PIECE_V registers; even and odd pieces fill the two halves of kern.h's lanes.
+ * Vectors are never passed by value: their ABI depends on the ISA. */
+enum { PIECE_V = 16 / KERN_W, SUM_V = KERN_LANES_N / KERN_W };
+typedef float vf __attribute__((vector_size(4 * KERN_W)));
+typedef int32_t vi __attribute__((vector_size(4 * KERN_W)));
+typedef uint32_t vu __attribute__((vector_size(4 * KERN_W)));
+typedef uint8_t vb __attribute__((vector_size(KERN_W)));
+/* The same at any address. */
+typedef float vf_any __attribute__((vector_size(4 * KERN_W), aligned(1), may_alias));
+typedef uint8_t vb_any __attribute__((vector_size(KERN_W), aligned(1), may_alias));
+typedef uint16_t vh_any __attribute__((vector_size(2 * KERN_W), aligned(1), may_alias));
+#define LOAD(p) (*(const vf_any *)(const void *)(p))
+#define STORE(p, v) (*(vf_any *)(void *)(p) = (v))
+#define BYTES(p) (*(const vb_any *)(const void *)(p))
+#define NIBBLES(p, high) (BYTES(p) >> 4 * (high) & 15)
+#define FLOATS(ints) __builtin_convertvector(ints, vf)
+/* From unsigned bytes only: gcc 12 takes signed ones apart, byte by byte. */
+#define INTS(bytes) __builtin_convertvector(bytes, vi)
+/* Each register of a piece in turn; c: where its lanes begin. */
+#define EACH_V(p, c) _Pragma("GCC unroll 4") for (int p = 0, c = 0; p < PIECE_V; p++, c += KERN_W)
 
 INLINE float half_at(const uint8_t p[2])
 {
     return f16_decode_one(le16_get(p));
 }
 
-/* ---- one block -> its values ------------------------------------------------------ */
+/* ---- 16 values of a block ------------------------------------------------------------
+ * block_TYPE_16(block, k, v): values 16k .. 16k + 15. They stay in registers: a block
+ * that went through memory in narrow stores and wide loads would stall on each. */
 
-INLINE void block_q4_0_dequant(const void *w, float *out)
+INLINE void block_q4_0_16(const struct block_q4_0 *b, int k, vf v[PIECE_V])
 {
-    const struct block_q4_0 *b = w;
     float d = half_at(b->d);
-    for (int i = 0; i < 16; i++) {
-        out[i] = d * (float)((b->qs[i] & 15) - 8);
-        out[i + 16] = d * (float)((b->qs[i] >> 4) - 8);
-    }
+    EACH_V(p, c) v[p] = d * FLOATS(INTS(NIBBLES(b->qs + c, k)) - 8);
 }
 
-INLINE void block_q4_1_dequant(const void *w, float *out)
+INLINE void block_q4_1_16(const struct block_q4_1 *b, int k, vf v[PIECE_V])
 {
-    const struct block_q4_1 *b = w;
     float d = half_at(b->d), m = half_at(b->m);
-    for (int i = 0; i < 16; i++) {
-        out[i] = d * (float)(b->qs[i] & 15) + m;
-        out[i + 16] = d * (float)(b->qs[i] >> 4) + m;
-    }
+    EACH_V(p, c) v[p] = d * FLOATS(INTS(NIBBLES(b->qs + c, k))) + m;
 }
 
-INLINE void block_q5_0_dequant(const void *w, float *out)
+/* Bit 16k + i of 32 goes to value i, as 16 or 0; here for the lanes from c on. */
+INLINE void fifth_bits(const uint8_t qh[4], int k, int c, vi *v)
 {
-    const struct block_q5_0 *b = w;
+    vu place;
+    for (int i = 0; i < KERN_W; i++)
+        place[i] = (uint32_t)(16 * k + c + i);
+    vu all = (vu){0} + le32_get(qh);
+    *v = (vi)((all >> place & 1) << 4);
+}
+
+INLINE void block_q5_0_16(const struct block_q5_0 *b, int k, vf v[PIECE_V])
+{
     float d = half_at(b->d);
-    uint32_t high = le32_get(b->qh);
-    for (int i = 0; i < 16; i++) {
-        out[i] = d * (float)((int)((b->qs[i] & 15u) | (high >> i & 1u) << 4) - 16);
-        out[i + 16] = d * (float)((int)((b->qs[i] >> 4) | (high >> (i + 16) & 1u) << 4) - 16);
+    EACH_V(p, c)
+    {
+        vi high;
+        fifth_bits(b->qh, k, c, &high);
+        v[p] = d * FLOATS((INTS(NIBBLES(b->qs + c, k)) | high) - 16);
     }
 }
 
-INLINE void block_q5_1_dequant(const void *w, float *out)
+INLINE void block_q5_1_16(const struct block_q5_1 *b, int k, vf v[PIECE_V])
 {
-    const struct block_q5_1 *b = w;
     float d = half_at(b->d), m = half_at(b->m);
-    uint32_t high = le32_get(b->qh);
-    for (int i = 0; i < 16; i++) {
-        out[i] = d * (float)(int)((b->qs[i] & 15u) | (high >> i & 1u) << 4) + m;
-        out[i + 16] = d * (float)(int)((b->qs[i] >> 4) | (high >> (i + 16) & 1u) << 4) + m;
+    EACH_V(p, c)
+    {
+        vi high;
+        fifth_bits(b->qh, k, c, &high);
+        v[p] = d * FLOATS(INTS(NIBBLES(b->qs + c, k)) | high) + m;
     }
 }
 
-INLINE void block_q8_0_dequant(const void *w, float *out)
+INLINE void block_q8_0_16(const struct block_q8_0 *b, int k, vf v[PIECE_V])
 {
-    const struct block_q8_0 *b = w;
     float d = half_at(b->d);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)b->qs[i];
+    EACH_V(p, c) v[p] = d * FLOATS(INTS(BYTES(b->qs + 16 * k + c) ^ 0x80) - 128);
 }
 
 /* Sub-block j's 6-bit scale and minimum out of the 12 shared bytes. */
@@ -83,106 +101,115 @@ INLINE void k_scale(const uint8_t s[12], int j, float *scale, float *min)
     }
 }
 
-INLINE void block_q4_k_dequant(const void *w, float *out)
+/* Two sub-blocks of 32 share 32 bytes: low nibbles, then high nibbles. */
+INLINE void block_q4_k_16(const struct block_q4_k *b, int k, vf v[PIECE_V])
 {
-    const struct block_q4_k *b = w;
-    float d = half_at(b->d), dmin = half_at(b->dmin), scale, min;
-    for (int j = 0; j < 8; j += 2) { /* 32 bytes hold two sub-blocks: low nibbles, high nibbles */
-        const uint8_t *q = b->qs + 16 * j;
-        k_scale(b->scales, j, &scale, &min);
-        float s = d * scale, m = dmin * min;
-        for (int i = 0; i < 32; i++)
-            out[32 * j + i] = s * (float)(q[i] & 15) - m;
-        k_scale(b->scales, j + 1, &scale, &min);
-        s = d * scale;
-        m = dmin * min;
-        for (int i = 0; i < 32; i++)
-            out[32 * j + 32 + i] = s * (float)(q[i] >> 4) - m;
+    int j = k / 2;
+    float scale, min;
+    k_scale(b->scales, j, &scale, &min);
+    scale = half_at(b->d) * scale;
+    min = half_at(b->dmin) * min;
+    const uint8_t *q = b->qs + 32 * (j / 2) + 16 * (k % 2);
+    EACH_V(p, c) v[p] = scale * FLOATS(INTS(NIBBLES(q + c, j % 2))) - min;
+}
+
+INLINE void block_q5_k_16(const struct block_q5_k *b, int k, vf v[PIECE_V])
+{
+    int j = k / 2;
+    float scale, min;
+    k_scale(b->scales, j, &scale, &min);
+    scale = half_at(b->d) * scale;
+    min = half_at(b->dmin) * min;
+    const uint8_t *q = b->qs + 32 * (j / 2) + 16 * (k % 2), *high = b->qh + 16 * (k % 2);
+    EACH_V(p, c) v[p] = scale * FLOATS(INTS(NIBBLES(q + c, j % 2) | (BYTES(high + c) >> j & 1) << 4)) - min;
+}
+
+/* Each half of 128 values: 64 bytes of low nibbles, 32 of high pairs; 16 values a scale. */
+INLINE void block_q6_k_16(const struct block_q6_k *b, int k, vf v[PIECE_V])
+{
+    int half = k / 8, group = k % 8 / 2, part = k % 2;
+    float scale = half_at(b->d) * (float)b->scales[8 * half + 2 * group + part];
+    const uint8_t *low = b->ql + 64 * half + 32 * (group % 2) + 16 * part, *high = b->qh + 32 * half + 16 * part;
+    EACH_V(p, c)
+    {
+        vb q = NIBBLES(low + c, group / 2) | (BYTES(high + c) >> 2 * group & 3) << 4;
+        v[p] = scale * FLOATS(INTS(q) - 32);
     }
 }
 
-INLINE void block_q5_k_dequant(const void *w, float *out)
+/* 16 halves as f16_decode_one() reads each. */
+INLINE void f16_16(const uint8_t *w, vf v[PIECE_V])
 {
-    const struct block_q5_k *b = w;
-    float d = half_at(b->d), dmin = half_at(b->dmin), scale, min;
-    for (int j = 0; j < 8; j += 2) {
-        const uint8_t *q = b->qs + 16 * j;
-        k_scale(b->scales, j, &scale, &min);
-        float s = d * scale, m = dmin * min;
-        for (int i = 0; i < 32; i++)
-            out[32 * j + i] = s * (float)((q[i] & 15) + (b->qh[i] >> j & 1) * 16) - m;
-        k_scale(b->scales, j + 1, &scale, &min);
-        s = d * scale;
-        m = dmin * min;
-        for (int i = 0; i < 32; i++)
-            out[32 * j + 32 + i] = s * (float)((q[i] >> 4) + (b->qh[i] >> (j + 1) & 1) * 16) - m;
+    EACH_V(p, c)
+    {
+        vu h = __builtin_convertvector(*(const vh_any *)(const void *)(w + 2 * c), vu);
+        vu body = (h & 0x7fff) << 13, normal = body + (112u << 23), special = body | 0x7f800000u;
+        vf shifted = (vf)(body + (113u << 23)) - 0x1p-14f;
+        vu is_small = (vu)((h & 0x7c00) == 0), is_special = (vu)((h & 0x7c00) == 0x7c00);
+        vu bits = (is_small & (vu)shifted) | (is_special & special) | (~(is_small | is_special) & normal);
+        v[p] = (vf)(bits | (h & 0x8000) << 16);
     }
 }
 
-INLINE void block_q6_k_dequant(const void *w, float *out)
+INLINE void bf16_16(const uint8_t *w, vf v[PIECE_V])
 {
-    const struct block_q6_k *b = w;
-    float d = half_at(b->d);
-    for (int half = 0; half < 2; half++, out += 128) {
-        const uint8_t *ql = b->ql + 64 * half, *qh = b->qh + 32 * half;
-        const int8_t *sc = b->scales + 8 * half;
-        for (int part = 0; part < 2; part++) { /* 16 values share a scale */
-            float s0 = d * (float)sc[part], s1 = d * (float)sc[part + 2];
-            float s2 = d * (float)sc[part + 4], s3 = d * (float)sc[part + 6];
-            for (int i = 16 * part; i < 16 * part + 16; i++) {
-                out[i] = s0 * (float)(((ql[i] & 15) | (qh[i] & 3) << 4) - 32);
-                out[i + 32] = s1 * (float)(((ql[i + 32] & 15) | (qh[i] >> 2 & 3) << 4) - 32);
-                out[i + 64] = s2 * (float)((ql[i] >> 4 | (qh[i] >> 4 & 3) << 4) - 32);
-                out[i + 96] = s3 * (float)((ql[i + 32] >> 4 | (qh[i] >> 6) << 4) - 32);
-            }
-        }
-    }
+    EACH_V(p, c) v[p] = (vf)(__builtin_convertvector(*(const vh_any *)(const void *)(w + 2 * c), vu) << 16);
+}
+
+INLINE float bf16_at(const uint8_t *p)
+{
+    return f16_bits_float((uint32_t)le16_get(p) << 16);
+}
+
+INLINE void f32_16(const uint8_t *w, vf v[PIECE_V])
+{
+    EACH_V(p, c) v[p] = LOAD(w + 4 * c);
 }
 
 /* ---- sums ----------------------------------------------------------------------------- */
 
-INLINE float fold(const f32x16 *v)
+INLINE float fold(const vf sum[SUM_V])
 {
-    float a[16];
-    memcpy(a, v, sizeof a);
-    for (int half = 8; half > 0; half /= 2)
+    float a[KERN_LANES_N];
+    memcpy(a, sum, sizeof a);
+    for (int half = KERN_LANES_N / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
             a[i] += a[i + half];
     return a[0];
 }
 
-static float dot_f32(const float *a, const float *b, size_t n)
-{
-    f32x16 sum = {0};
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        sum += LOAD16(a + i) * LOAD16(b + i);
-    for (size_t lane = 0; i < n; i++, lane++)
-        sum[lane] += a[i] * b[i];
-    return fold(&sum);
-}
+/* Piece k of a row times 16 values of x. */
+#define ADD_PRODUCT(sum, k, v, x) EACH_V(p, c) sum[(k) % 2 * PIECE_V + p] += v[p] * LOAD((x) + c)
 
 /* ---- rows ------------------------------------------------------------------------------ */
 
-/* Both functions of one block type. The block's values stay in L1 or registers. */
+/* Both functions of one block type. */
 #define ROW_KERNELS(type, N)                                                      \
     static void dequant_##type(const void *w, size_t n, float *out)               \
     {                                                                             \
         const struct block_##type *b = w;                                         \
-        for (size_t i = 0; i < n; i += (N), b++)                                  \
-            block_##type##_dequant(b, out + i);                                   \
+        for (size_t i = 0; i < n; i += (N), b++) {                                \
+            _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)           \
+            {                                                                     \
+                vf v[PIECE_V];                                                    \
+                block_##type##_16(b, k, v);                                       \
+                EACH_V(p, c) STORE(out + i + 16 * (size_t)k + (size_t)c, v[p]);   \
+            }                                                                     \
+        }                                                                         \
     }                                                                             \
     static float dot_##type(const void *w, const float *x, size_t n)              \
     {                                                                             \
         const struct block_##type *b = w;                                         \
-        f32x16 sum = {0};                                                         \
-        float v[N];                                                               \
+        vf sum[SUM_V] = {0};                                                    \
         for (size_t i = 0; i < n; i += (N), b++) {                                \
-            block_##type##_dequant(b, v);                                         \
-            for (size_t k = 0; k < (N); k += 16)                                  \
-                sum += LOAD16(v + k) * LOAD16(x + i + k);                         \
+            _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)           \
+            {                                                                     \
+                vf v[PIECE_V];                                                    \
+                block_##type##_16(b, k, v);                                       \
+                ADD_PRODUCT(sum, k, v, x + i + 16 * (size_t)k);                     \
+            }                                                                     \
         }                                                                         \
-        return fold(&sum);                                                         \
+        return fold(sum);                                                         \
     }
 
 ROW_KERNELS(q4_0, QUANT_BLOCK_SMALL)
@@ -194,56 +221,45 @@ ROW_KERNELS(q4_k, QUANT_BLOCK_K)
 ROW_KERNELS(q5_k, QUANT_BLOCK_K)
 ROW_KERNELS(q6_k, QUANT_BLOCK_K)
 
-static void dequant_f32(const void *w, size_t n, float *out)
-{
-    memcpy(out, w, n * sizeof *out);
-}
-
-static float dot_f32_row(const void *w, const float *x, size_t n)
-{
-    f32x16 sum = {0};
-    const uint8_t *p = w; /* a file's tensor need not be aligned */
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        sum += LOAD16(p + 4 * i) * LOAD16(x + i);
-    for (size_t lane = 0; i < n; i++, lane++)
-        sum[lane] += lef32_get(p + 4 * i) * x[i];
-    return fold(&sum);
-}
-
-static void dequant_f16(const void *w, size_t n, float *out)
-{
-    const uint8_t *p = w;
-    for (size_t i = 0; i < n; i++)
-        out[i] = half_at(p + 2 * i);
-}
-
-static void dequant_bf16(const void *w, size_t n, float *out)
-{
-    const uint8_t *p = w;
-    for (size_t i = 0; i < n; i++)
-        out[i] = f16_bits_float((uint32_t)le16_get(p + 2 * i) << 16);
-}
-
-#define HALF_DOT(type)                                                            \
-    static float dot_##type(const void *w, const float *x, size_t n)              \
+/* Types without blocks, rows of any length; bytes each value, at any address. */
+#define PLAIN_KERNELS(type, bytes, at)                                            \
+    static void dequant_##type(const void *w, size_t n, float *out)               \
     {                                                                             \
-        const uint8_t *p = w;                                                     \
-        f32x16 sum = {0};                                                         \
-        float v[16] = {0};                                                        \
+        const uint8_t *b = w;                                                     \
         size_t i = 0;                                                             \
         for (; i + 16 <= n; i += 16) {                                            \
-            dequant_##type(p + 2 * i, 16, v);                                     \
-            sum += LOAD16(v) * LOAD16(x + i);                                     \
+            vf v[PIECE_V];                                                        \
+            type##_16(b + (bytes) * i, v);                                        \
+            EACH_V(p, c) STORE(out + i + c, v[p]);                                \
         }                                                                         \
-        dequant_##type(p + 2 * i, n - i, v);                                      \
+        for (; i < n; i++)                                                        \
+            out[i] = at(b + (bytes) * i);                                         \
+    }                                                                             \
+    static float dot_##type(const void *w, const float *x, size_t n)              \
+    {                                                                             \
+        const uint8_t *b = w;                                                     \
+        vf sum[SUM_V] = {0};                                                    \
+        size_t i = 0;                                                             \
+        for (; i + 32 <= n; i += 32) {                                            \
+            vf v[PIECE_V];                                                        \
+            type##_16(b + (bytes) * i, v);                                        \
+            ADD_PRODUCT(sum, 0, v, x + i);                                        \
+            type##_16(b + (bytes) * (i + 16), v);                                 \
+            ADD_PRODUCT(sum, 1, v, x + i + 16);                                   \
+        }                                                                         \
         for (size_t lane = 0; i < n; i++, lane++)                                 \
-            sum[lane] += v[lane] * x[i];                                          \
-        return fold(&sum);                                                         \
+            sum[lane / KERN_W][lane % KERN_W] += at(b + (bytes) * i) * x[i];      \
+        return fold(sum);                                                         \
     }
 
-HALF_DOT(f16)
-HALF_DOT(bf16)
+PLAIN_KERNELS(f32, 4, lef32_get)
+PLAIN_KERNELS(f16, 2, half_at)
+PLAIN_KERNELS(bf16, 2, bf16_at)
+
+static float dot_floats(const float *a, const float *b, size_t n)
+{
+    return dot_f32(a, b, n);
+}
 
 /* ---- vectors --------------------------------------------------------------------------------- */
 
@@ -303,10 +319,10 @@ static void gelu_tanh_mul(float *gate, const float *up, size_t n)
                     [QUANT_Q4_0] = dequant_q4_0, [QUANT_Q4_1] = dequant_q4_1, [QUANT_Q5_0] = dequant_q5_0,       \
                     [QUANT_Q5_1] = dequant_q5_1, [QUANT_Q8_0] = dequant_q8_0, [QUANT_Q4_K] = dequant_q4_k,       \
                     [QUANT_Q5_K] = dequant_q5_k, [QUANT_Q6_K] = dequant_q6_k},                                   \
-        .dot = {[QUANT_F32] = dot_f32_row, [QUANT_F16] = dot_f16, [QUANT_BF16] = dot_bf16,                       \
+        .dot = {[QUANT_F32] = dot_f32, [QUANT_F16] = dot_f16, [QUANT_BF16] = dot_bf16,                       \
                 [QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0,                       \
                 [QUANT_Q5_1] = dot_q5_1, [QUANT_Q8_0] = dot_q8_0, [QUANT_Q4_K] = dot_q4_k,                       \
                 [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k},                                               \
-        .dot_f32 = dot_f32, .axpy = axpy, .scale_mul = scale_mul, .silu_mul = silu_mul,                          \
+        .dot_f32 = dot_floats, .axpy = axpy, .scale_mul = scale_mul, .silu_mul = silu_mul,                          \
         .gelu_tanh_mul = gelu_tanh_mul,                                                                          \
     }
