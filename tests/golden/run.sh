@@ -17,6 +17,12 @@ cp ./*.mjs "$judges"
 
 python3 make_text.py >text.jsonl
 "$judges/venv/bin/python" make_dequant.py >dequant.json
+seq -s ' ' 259 270 >"$judges/ids.txt" && seq -s ' ' 3 7 250 >>"$judges/ids.txt"
+while read -r name args; do # models of random weights for the architectures without a real one
+    # shellcheck disable=SC2086
+    python3 ../tools/make_model.py "$judges/$name.gguf" $args
+    "$judges/venv/bin/python" reference.py "$judges/$name.gguf" "$judges/ids.txt" >"synthetic-$name.json"
+done <synthetic.txt
 for pair in gemma:gemma-3-270m-q4_k_m.gguf smollm2:SmolLM2-135M-Instruct.Q4_1.gguf; do
     name=${pair%%:*} model=$LARQL_MODEL_DIR/${pair#*:}
     echo "$name: tokens" && (cd "$judges" && node tokens.mjs "$model") <text.jsonl >"tokens-$name.txt"

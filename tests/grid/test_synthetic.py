@@ -1,0 +1,78 @@
+"""Architectures without a real model here, and chunkings, thread counts, split files: random
+models against numpy (tests/golden/synthetic.txt)."""
+import json
+import os
+
+import pytest
+
+import conftest
+import grid
+from test_parity import GOLDEN, LOGIT_BOUND, Dump, worst
+
+with open(os.path.join(GOLDEN, "synthetic.txt"), encoding="ascii") as f:
+    MODELS = {line.split()[0]: line.split()[1:] for line in f}
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def case(request, tmp_path_factory):
+    """(golden, model path, a function that dumps logits)"""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    model = conftest.make(f"golden-{name}.gguf", *MODELS[name])
+    with open(os.path.join(GOLDEN, f"synthetic-{name}.json"), encoding="utf-8") as f:
+        want = json.load(f)
+    ids = folder / "ids"
+    ids.write_text(" ".join(map(str, want["ids"])))
+
+    def dump(*args, ffn="local"):
+        path = str(folder / "logits")
+        done = grid.larql("run", model, "--ffn", ffn, "--teacher", str(ids), "--logits-out", path, "-q", *args)
+        assert done.returncode == 0, done.stderr
+        return Dump(path)
+    return want, model, dump
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8, 9, 256])
+def test_against_numpy(case, chunk):
+    want, _, dump = case
+    assert worst(dump("--chunk", str(chunk)), want) <= LOGIT_BOUND / 100  # ours are exact sums, no 8 bit
+
+
+def test_threads_change_nothing(case):
+    _, _, dump = case
+    for chunk in ("1", "48"):
+        assert dump("--chunk", chunk, "--threads", "1").raw == dump("--chunk", chunk, "--threads", "3").raw
+
+
+def test_remote_f32_equals_local(case):
+    _, model, dump = case
+    with grid.shard(model, "0-0") as a, \
+            grid.shard(model, f"1-{json.loads(grid.larql('info', model).stdout)['layers'] - 1}") as b:
+        last = json.loads(grid.get(b.url, "/v1/stats")[2])["layer_end"]
+        with grid.router(f"0-0={a.url},1-{last}={b.url}") as r:
+            for chunk in ("1", "48"):
+                assert dump("--chunk", chunk).raw == dump("--chunk", chunk, "--wire", "f32", ffn=r.url).raw
+
+
+def test_instruction_sets_change_nothing_for_single_rows(case):
+    """One order of summation (ADR 0005): the scalar form gives the same text as AVX-512."""
+    _, model, dump = case
+    first = dump("--chunk", "1").raw
+    os.environ["LQ_CPU"] = "ref"
+    try:
+        assert dump("--chunk", "1").raw == first
+    finally:
+        del os.environ["LQ_CPU"]
+
+
+def test_split_file_reads_as_one(tmp_path):
+    whole = conftest.make("golden-llama.gguf", *MODELS["llama"])
+    parts = conftest.make("golden-split.gguf", *MODELS["llama"], "--split", "3")
+    ids, dumps = tmp_path / "ids", []
+    ids.write_text("259 260 7")
+    for model in (whole, parts.replace(".gguf", "-00002-of-00003.gguf")):
+        path = str(tmp_path / f"{len(dumps)}")
+        done = grid.larql("run", model, "--ffn", "local", "--teacher", str(ids), "--logits-out", path, "-q")
+        assert done.returncode == 0, done.stderr
+        dumps.append(Dump(path).raw)
+    assert dumps[0] == dumps[1]
