@@ -138,6 +138,28 @@ $(BUILD)/fuzz/%-replay: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/repl
 include tests/tests.mk
 -include $(wildcard bench/bench.mk)
 
+# ---- man pages and installation ----------------------------------------------
+# docs/man comes from the option tables; a test says when it is out of date.
+.PHONY: man
+man: $(BINS)
+	$(BUILD)/bin/larql-router --help-man > docs/man/larql-router.1
+	$(BUILD)/bin/larql-shard --help-man > docs/man/larql-shard.1
+	$(BUILD)/bin/larql run --help-man > docs/man/larql-run.1
+	$(BUILD)/bin/larql info --help-man > docs/man/larql-info.1
+
+INSTALL := $(DESTDIR)$(PREFIX)
+.PHONY: install
+install: all
+	install -d $(INSTALL)/bin $(INSTALL)/lib/pkgconfig $(INSTALL)/include $(INSTALL)/share/man/man1
+	install $(BINS) deploy/larql-grid-up $(INSTALL)/bin
+	install -m 644 $(FFN_A) $(INSTALL)/lib
+	install $(FFN_SO) $(INSTALL)/lib
+	ln -sf $(notdir $(FFN_SO)) $(INSTALL)/lib/liblarql_ffn.so.0
+	ln -sf $(notdir $(FFN_SO)) $(INSTALL)/lib/liblarql_ffn.so
+	install -m 644 client/larql_ffn.h $(INSTALL)/include
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' client/larql_ffn.pc.in > $(INSTALL)/lib/pkgconfig/larql_ffn.pc
+	install -m 644 docs/man/*.1 $(INSTALL)/share/man/man1
+
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)

@@ -51,8 +51,13 @@ static void print_roff(const char *s)
 
 static void print_man(const struct opt_program *p)
 {
-    printf(".TH %s 1 \"\" \"larql-grid %s\"\n.SH NAME\n", p->name, LQ_VERSION);
-    print_roff(p->name);
+    char page[64];
+    snprintf(page, sizeof page, "%s", p->name);
+    for (char *c = page; *c; c++) /* a sub-command's page is larql-run(1) */
+        if (*c == ' ')
+            *c = '-';
+    printf(".TH %s 1 \"\" \"larql-grid %s\"\n.SH NAME\n", page, LQ_VERSION);
+    print_roff(page);
     const char *dot = strchr(p->about, '.');
     printf(" \\- %.*s\n.SH SYNOPSIS\n.B %s\n", dot ? (int)(dot - p->about) : (int)strlen(p->about), p->about, p->name);
     print_roff(p->synopsis);

@@ -106,7 +106,7 @@ class Grid:
 
 
 def larql(*args, env=None, timeout_s=300):
-    return subprocess.run([program("larql"), *args], capture_output=True, text=True, check=False,
+    return subprocess.run([program("larql"), *args], capture_output=True, text=True, errors="replace", check=False,
                           timeout=timeout_s * TIMEOUT_X, env={**os.environ, **(env or {})})
 
 
