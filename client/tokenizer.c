@@ -325,6 +325,8 @@ static enum lq_err find_all(const struct tokenizer *t, const char *text, size_t 
 static size_t keep_apart(const struct tokenizer *t, struct hit *hits, size_t n, bool *taken)
 {
     size_t kept = 0;
+    if (n == 0)
+        return 0;
     qsort(hits, n, sizeof *hits, by_order);
     for (size_t i = 0; i < n; i++) {
         size_t len = t->text[t->special[hits[i].order]].n;
