@@ -82,3 +82,24 @@ golden:
 	@deploy/packages.sh golden
 	@$(SUB) models
 	@LARQL_MODEL_DIR=$(MODEL_DIR) tests/golden/run.sh
+
+# Codecs and kernels as ARM machines run them: cross-built, static, under qemu.
+ARM64 := $(BUILD)/arm64
+ARM64_SRCS := $(wildcard proto/*.c) model/quant.c $(wildcard model/kern*.c) tests/unit/support.c
+ARM64_TESTS := $(patsubst tests/unit/%.c,$(ARM64)/%,$(wildcard tests/unit/proto/test_*.c) tests/unit/model/test_kern.c)
+ARM64_INC := -I. -isystem $(ARM64)/sysroot/root/usr/include -isystem $(ARM64)/sysroot/root/usr/include/aarch64-linux-gnu
+ARM64_LIB := $(ARM64)/sysroot/root/usr/lib/aarch64-linux-gnu
+.PHONY: check-arm64 check-arm64-run
+check-arm64:
+	@deploy/packages.sh build arm64
+	@tests/tools/arm64_sysroot.sh $(ARM64)/sysroot
+	@$(SUB) check-arm64-run
+
+$(ARM64)/%: tests/unit/%.c $(ARM64_SRCS)
+	@mkdir -p $(@D)
+	@echo "  CROSS $@"
+	$(Q)aarch64-linux-gnu-gcc -static -std=gnu11 -O3 -ffp-contract=off -pthread -D_GNU_SOURCE $(WARN) -Werror $(ARM64_INC) \
+		-o $@ $< $(ARM64_SRCS) -L$(ARM64_LIB) -lcheck -lsubunit -ljansson -lm -lrt
+
+check-arm64-run: $(ARM64_TESTS)
+	@set -e; for t in $(ARM64_TESTS); do CK_TIMEOUT_MULTIPLIER=20 qemu-aarch64 $$t; done
