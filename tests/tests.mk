@@ -13,8 +13,8 @@ TEST_ENV = LQ_BUILD=$(BUILD) LARQL_MODEL_DIR=$(MODEL_DIR) LQ_MODEL_GEMMA=$(GEMMA
 .PHONY: demo models check check-asan check-valgrind
 demo:
 	@deploy/packages.sh build demo
-	@$(SUB) all
-	@$(if $(MODEL),,$(SUB) models)
+	+@$(SUB) all
+	+@$(if $(MODEL),,$(SUB) models)
 	@LQ_BUILD=$(BUILD) $(PYTHON) deploy/demo.py $(if $(MODEL),"$(MODEL)","$(GEMMA)")
 
 models:
@@ -22,15 +22,20 @@ models:
 
 check:
 	@deploy/packages.sh build test
-	@$(SUB) all check-build
-	@$(SUB) models
-	@$(SUB) check-unit check-corpus check-grid
+	+@$(SUB) all check-build
+	+@$(SUB) models
+	+@$(SUB) check-unit
+	+@$(SUB) check-corpus
+	+@$(SUB) check-grid
 
+ASAN_VARS := BUILD=$(BUILD)/asan SAN=address,undefined LQ_TEST_TIMEOUT_X=8
 check-asan:
 	@deploy/packages.sh build test
-	@$(SUB) models
-	@$(SUB) BUILD=$(BUILD)/asan SAN=address,undefined LQ_TEST_TIMEOUT_X=8 all check-build
-	@$(SUB) BUILD=$(BUILD)/asan SAN=address,undefined LQ_TEST_TIMEOUT_X=8 check-unit check-corpus check-grid
+	+@$(SUB) models
+	+@$(SUB) $(ASAN_VARS) all check-build
+	+@$(SUB) $(ASAN_VARS) check-unit
+	+@$(SUB) $(ASAN_VARS) check-corpus
+	+@$(SUB) $(ASAN_VARS) check-grid
 
 .PHONY: check-build check-unit check-corpus check-grid
 check-build: $(UNIT_BINS) $(FUZZ_REPLAY)
@@ -50,7 +55,7 @@ check-grid: $(BINS)
 VALGRIND_BINS := $(filter $(BUILD)/tests/proto/% $(BUILD)/tests/common/% $(BUILD)/tests/router/% $(BUILD)/tests/model/test_gguf $(BUILD)/tests/model/test_arch,$(UNIT_BINS))
 check-valgrind:
 	@deploy/packages.sh build test valgrind
-	@$(SUB) check-build
+	+@$(SUB) check-build
 	@set -e; for t in $(VALGRIND_BINS); do echo "valgrind $$t"; CK_TIMEOUT_MULTIPLIER=40 LQ_BUILD=$(BUILD) \
 		valgrind -q --error-exitcode=99 --leak-check=full --trace-children=yes $$t; done
 
@@ -61,7 +66,7 @@ FUZZ_BINS := $(patsubst tests/fuzz/%.c,$(FUZZ_BUILD)/fuzz/%,$(FUZZ_SRCS))
 .PHONY: fuzz fuzz-run
 fuzz:
 	@deploy/packages.sh build fuzz
-	@$(SUB) CC=clang BUILD=$(FUZZ_BUILD) FUZZ_BUILD=$(FUZZ_BUILD) SAN=fuzzer-no-link,address,undefined \
+	+@$(SUB) CC=clang BUILD=$(FUZZ_BUILD) FUZZ_BUILD=$(FUZZ_BUILD) SAN=fuzzer-no-link,address,undefined \
 		FUZZ_S=$(FUZZ_S) fuzz-run
 
 $(FUZZ_BUILD)/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(A_model)
@@ -80,7 +85,7 @@ fuzz-run: $(FUZZ_BINS)
 .PHONY: golden
 golden:
 	@deploy/packages.sh golden
-	@$(SUB) models
+	+@$(SUB) models
 	@LARQL_MODEL_DIR=$(MODEL_DIR) tests/golden/run.sh
 
 # Codecs and kernels as ARM machines run them: cross-built, static, under qemu.
@@ -93,7 +98,7 @@ ARM64_LIB := $(ARM64)/sysroot/root/usr/lib/aarch64-linux-gnu
 check-arm64:
 	@deploy/packages.sh build arm64
 	@tests/tools/arm64_sysroot.sh $(ARM64)/sysroot
-	@$(SUB) check-arm64-run
+	+@$(SUB) check-arm64-run
 
 $(ARM64)/%: tests/unit/%.c $(ARM64_SRCS)
 	@mkdir -p $(@D)

@@ -118,6 +118,8 @@ def tensors(o, head_dim):
                 (f"{b}attn_v.weight", (h, kvd), o.type, 0.6, 0.0), (f"{b}attn_output.weight", (q, h), o.type, 0.6, 0.0)]
         if a == "qwen2":
             out += [(f"{b}attn_{n}.bias", (d,), "F32", 0.5, 0.0) for n, d in (("q", q), ("k", kvd), ("v", kvd))]
+        if o.no_ffn:
+            continue
         out += [(f"{b}ffn_gate.weight", (h, f), o.type, 0.8, 0.0), (f"{b}ffn_up.weight", (h, f), o.type, 0.8, 0.0),
                 (f"{b}ffn_down.weight", (f, h), o.type, 0.8, 0.0)]
     return out
@@ -163,6 +165,7 @@ def main():
     p.add_argument("--type", default="F32", choices=list(TYPES))
     p.add_argument("--embed-type", choices=list(TYPES))
     p.add_argument("--untied", action="store_true")
+    p.add_argument("--no-ffn", action="store_true", help="leave the FFN tensors out: what a client needs")
     p.add_argument("--rope-base", type=float, default=10000.0)
     p.add_argument("--rope-factor", type=float, default=0.0)
     o = p.parse_args()
