@@ -1,5 +1,6 @@
 """The whole path on real models against the outside judges (tests/golden/README.md)."""
 import array
+import heapq
 import json
 import os
 
@@ -36,7 +37,7 @@ class Dump:
 
 
 def top(row, n):
-    return sorted(range(len(row)), key=lambda t: (-row[t], t))[:n]
+    return heapq.nlargest(n, range(len(row)), key=row.__getitem__)  # ties: the lower id first
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -93,20 +94,23 @@ def test_remote_f32_equals_local_bit_for_bit(case, chunk):
 
 
 def test_f16_keeps_top_1_and_top_5(case):
+    """Equal at every position, except where f32's own ranks (1 and 2, or 5 and 6) are closer
+    than twice what f16 moves any logit there: those are counted and printed."""
     name, _, g, _ = case
     f32 = dump(case, "steps", g.url, "--wire", "f32", "--chunk", "1")
     f16 = dump(case, "steps-f16", g.url, "--wire", "f16", "--chunk", "1")
-    close = []
+    close = {1: [], 5: []}
     for i in range(f32.positions):
         a, b = f32.row(i), f16.row(i)
         best = top(a, 6)
         delta = max(abs(x - y) for x, y in zip(a, b))
-        assert top(b, 1) == best[:1], f"position {i}"
-        if set(top(b, 5)) != set(best[:5]):
-            gap = a[best[4]] - a[best[5]]
-            close.append((i, gap, delta))
-            assert gap < 2 * delta, f"position {i}: ranks 5 and 6 are {gap} apart, f16 moved logits by {delta}"
-    print(f"{name} f16: top-5 sets differ at {len(close)} of {f32.positions} positions, all where f32 itself is close: {close}")
+        for k in (1, 5):
+            if set(top(b, k)) != set(best[:k]):
+                gap = a[best[k - 1]] - a[best[k]]
+                close[k].append((i, round(gap, 5), round(delta, 5)))
+                assert gap < 2 * delta, f"position {i}: ranks {k} and {k + 1} are {gap} apart, f16 moved logits by {delta}"
+    print(f"{name} f16: of {f32.positions} positions top-1 differs at {len(close[1])}, the top-5 set at {len(close[5])}; each where f32 "
+          f"itself is that close (position, gap, largest change): {close}")
 
 
 def test_i8_agreement_is_reported(case):
