@@ -415,7 +415,7 @@ START_TEST(a_deadline_covers_everything)
     struct http_pool_opts o;
     struct peer peer;
     struct job first, j;
-    const struct http_call_opts hurried = {.method = "GET", .path = "/", .deadline_ms = 30};
+    const struct http_call_opts hurried = {.method = "GET", .path = "/", .deadline_ms = scaled(100)};
     peer_open(&peer, base);
     http_pool_opts_init(&o);
     o.inflight_max = 1;

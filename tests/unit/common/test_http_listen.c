@@ -40,9 +40,11 @@ START_TEST(running_out_of_descriptors_passes)
     struct answer a;
     int hog[256], hogs_n = 0;
     struct lq_fault fault;
-    struct rlimit lim = {.rlim_cur = 64, .rlim_max = 64};
+    struct rlimit lim;
     site_open(&w, NULL);
     ck_assert_int_eq(log_level_set("error", &fault), LQ_OK);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &lim), 0);
+    lim.rlim_cur = 64;
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &lim), 0);
     raw_open_tcp(&r, w.server);
     while (hogs_n < 256 && (hog[hogs_n] = dup(0)) >= 0)
@@ -52,7 +54,13 @@ START_TEST(running_out_of_descriptors_passes)
     ck_assert_uint_eq(http_server_connections_n(w.server), 0);
     while (hogs_n > 0)
         close(hog[--hogs_n]);
-    raw_answer(&r, &a); /* after the pause */
+    RUN_UNTIL(w.base, raw_take(&r, &a, false) || r.eof || r.reset); /* after the pause */
+    if (r.eof || r.reset) { /* valgrind accepts first and looks at the limit then */
+        raw_close(&r);
+        raw_open_tcp(&r, w.server);
+        raw_text(&r, GET("/hello"));
+        raw_answer(&r, &a);
+    }
     ck_assert_int_eq(a.status, 200);
     answer_release(&a);
     raw_close(&r);
