@@ -55,11 +55,15 @@ bool merge_pop(struct merge_heap *h, struct merge *out)
 
 /* ---- SentencePiece ------------------------------------------------------------------------ */
 
-/* By the first byte alone, as the models' own tokenizers cut: a stray byte is a character. */
-static uint32_t char_bytes(unsigned char c, size_t left)
+/* As long as the first byte says, as far as continuation bytes go: in text that is no
+ * UTF-8 a stray byte is a character, and never swallows the next one. */
+static uint32_t char_bytes(const char *p, size_t left)
 {
-    uint32_t n = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-    return n <= left ? n : (uint32_t)left;
+    unsigned char c = (unsigned char)*p;
+    uint32_t want = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4, n = 1;
+    while (n < want && n < left && ((unsigned char)p[n] & 0xc0) == 0x80)
+        n++;
+    return n;
 }
 
 static bool offer(const struct tokenizer *t, const struct symbol *s, struct merge_heap *h, uint32_t left, uint32_t right)
@@ -96,7 +100,7 @@ enum lq_err spm_encode(const struct tokenizer *t, const char *text, size_t n, st
     uint32_t count = 0;
     bool ok = s != NULL;
     for (size_t at = 0; ok && at < n; count++) {
-        uint32_t len = char_bytes((unsigned char)text[at], n - at);
+        uint32_t len = char_bytes(text + at, n - at);
         s[count] = (struct symbol){text + at, len, count ? count - 1 : TOKEN_NONE, TOKEN_NONE, 0};
         if (count)
             s[count - 1].next = count;
