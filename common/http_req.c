@@ -154,7 +154,7 @@ void http_req_read(struct http_req *r, uint64_t limit_bytes, http_req_on_data on
         return;
     }
     if (!c->parse.whole) {
-        if (expect && c->parse.minor == 1)
+        if (expect && c->parse.minor == 1 && !r->started)
             io_flush(&c->io, evbuffer_add(c->io.out, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
         io_arm(&c->io, c->server->opts.body_timeout_ms);
     }

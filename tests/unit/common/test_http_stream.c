@@ -143,6 +143,22 @@ START_TEST(a_cut_answer_never_looks_complete)
 }
 END_TEST
 
+START_TEST(no_continue_stands_inside_an_answer)
+{
+    struct site w;
+    struct raw r;
+    struct answer a;
+    site_open(&w, NULL);
+    raw_open(&r, w.server);
+    ask(&r, &a, "POST /stream HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc");
+    ck_assert_int_eq(a.status, 200);
+    ck_assert_str_eq(answer_text(&a), "abc");
+    answer_release(&a);
+    raw_close(&r);
+    site_close(&w);
+}
+END_TEST
+
 /* ---- refusals --------------------------------------------------------------------------------- */
 
 START_TEST(a_refusal_is_readable_while_the_client_still_sends)
@@ -407,6 +423,7 @@ int main(void)
     t = add_case(s, "streams");
     tcase_add_loop_test(t, bodies_stream_both_ways_and_a_slow_reader_bounds_memory, 0, 4);
     tcase_add_test(t, a_slow_taker_stops_the_sender);
+    tcase_add_test(t, no_continue_stands_inside_an_answer);
     tcase_add_loop_test(t, unknown_lengths_are_chunked_or_end_with_the_connection, 0, N(parts));
     tcase_add_loop_test(t, a_cut_answer_never_looks_complete, 0, N(cuts));
 
