@@ -17,7 +17,7 @@ WIRES = {"f32": 0, "f16": 1, "i8": 2}
 OK, USAGE, UNREACHABLE, REFUSED, BAD_ANSWER, NOT_FINITE = range(6)
 ROW = [1.0, -2.0, 3.0, 0.5, 0.25, -1.0]
 
-if "asan" in grid.BUILD:  # a sanitized library does not load into this interpreter
+if grid.SANITIZED:  # a sanitized library does not load into this interpreter
     pytest.skip("the library's tests by ctypes need an unsanitized build", allow_module_level=True)
 
 
