@@ -7,6 +7,7 @@
 
 #include "model/arch.h"
 #include "model/gguf.h"
+#include "model/mat.h"
 #include "tests/unit/model/model_maker.h"
 #include "tests/unit/support.h"
 
@@ -325,6 +326,30 @@ START_TEST(unknown_architecture_is_named)
 }
 END_TEST
 
+START_TEST(unread_tensor_type_is_named_when_it_is_needed)
+{
+    static struct maker m;
+    struct gguf *g;
+    struct mat w;
+    struct lq_fault fault;
+    m.n = 0;
+    one_tensor(&m, "t", 16, 2, 256, 1, 0);
+    ck_assert_msg(gguf_open_memory(m.p, m.n, "t.gguf", &g, &fault) == LQ_OK, "%s", fault.text);
+    ck_assert_int_eq(mat_bind(&w, g, "t", 1, 256, &fault), LQ_UNSUPPORTED);
+    ck_assert_str_eq(fault.text, "t.gguf: tensor 't' has type IQ2_XXS (16), which is not read");
+    ck_assert_int_eq(mat_bind(&w, g, "u", 1, 256, &fault), LQ_BAD_MODEL);
+    ck_assert_str_eq(fault.text, "t.gguf: tensor 'u' is missing");
+    gguf_free(g);
+    m.n = 0;
+    one_tensor(&m, "t", 0, 2, 4, 3, 0);
+    ck_assert_msg(gguf_open_memory(m.p, m.n, "t.gguf", &g, &fault) == LQ_OK, "%s", fault.text);
+    ck_assert_int_eq(mat_bind(&w, g, "t", 4, 3, &fault), LQ_BAD_MODEL);
+    ck_assert_str_eq(fault.text, "t.gguf: tensor 't' is [4, 3], expected [3, 4]");
+    ck_assert_int_eq(mat_bind(&w, g, "t", 3, 4, &fault), LQ_OK);
+    gguf_free(g);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("gguf");
@@ -338,6 +363,7 @@ int main(void)
     tcase_add_loop_test(t, architectures_are_read, 0, sizeof archs / sizeof *archs);
     tcase_add_loop_test(t, wrong_shapes_name_the_key, 0, sizeof wrong / sizeof *wrong);
     tcase_add_test(t, unknown_architecture_is_named);
+    tcase_add_test(t, unread_tensor_type_is_named_when_it_is_needed);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
