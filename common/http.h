@@ -169,7 +169,7 @@ struct http_call_opts {
 /* Starts a call; on_end is never called from inside this function. When it returns
  * an error no callback runs. A pooled connection that the peer had closed before
  * a byte of the answer is retried once here, on a fresh connection, when the body
- * is whole (not streamed). */
+ * is whole; a streamed one always gets a fresh connection. */
 enum lq_err http_call_start(struct http_pool *p, const struct http_call_opts *o, const struct http_call_cb *cb,
                             void *arg, struct http_call **out, struct lq_fault *fault) LQ_MUST_CHECK;
 /* Streamed body: drains data; false: wait for on_room before more. Then _send_end. */

@@ -148,8 +148,8 @@ void pool_assign(struct http_pool *p, struct http_call *c, bool fresh)
     struct wire *w = TAILQ_LAST(&p->wires, wire_list); /* the one that was used last */
     if (p->inflight_n >= p->opts.inflight_max)
         call_list_move(c, &p->waiting);
-    else if (!fresh && w && w->state == WIRE_IDLE)
-        wire_reuse(w, c);
+    else if (!fresh && !c->streamed && w && w->state == WIRE_IDLE)
+        wire_reuse(w, c); /* never for a streamed body: lost on a stale connection, it is lost for good */
     else
         wire_open(p, c);
 }

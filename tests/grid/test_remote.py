@@ -170,7 +170,7 @@ def test_lost_call_is_sent_once_more():
 
 def test_deadline_and_gone_server():
     import threading
-    with FakeShard(lambda r, c: threading.Event().wait(30)) as s, Ffn(s.url, deadline_ms=200) as f:
+    with FakeShard(lambda r, c: (threading.Event().wait(30), None)[1]) as s, Ffn(s.url, deadline_ms=200) as f:
         assert f.forward()[0] == UNREACHABLE
         assert b"deadline" in f.why.value
     f = Ffn("http://127.0.0.1:1")
