@@ -18,9 +18,12 @@ enum { PROMPT_BYTES_MAX = 64 << 20, PIECE_BYTES = 1024 };
 
 static volatile sig_atomic_t interrupted;
 
+/* The first ends the text after the token that is under way; the second ends at once. */
 static void on_signal(int sig)
 {
     (void)sig;
+    if (interrupted)
+        _exit(CMD_EXIT_INTERRUPTED);
     interrupted = 1;
 }
 

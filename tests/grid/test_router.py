@@ -1,5 +1,6 @@
 """larql-router: bytes untouched, JSON split and merged, failures named, retries."""
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -337,3 +338,18 @@ def test_exit_codes(args, code, part):
                           timeout=60 * grid.TIMEOUT_X)
     assert done.returncode == code, done
     assert part in done.stdout + done.stderr
+
+
+def test_shard_on_a_unix_socket(synthetic, tmp_path):
+    path = str(tmp_path / "s")
+    with grid.shard(synthetic, "0-7", "--unix", path) as s:
+        assert s.url == f"unix:{path}"
+        with grid.router(f"0-7={s.url}") as r:
+            status, _, body = grid.post(r.url, "/v1/walk-ffn", single(2), {"Content-Type": F32})
+            assert (status, len(body)) == (200, 36)
+        done = grid.larql("run", synthetic, "--ffn", s.url, "--prompt", "abc", "-n", "4", "-q")
+        assert done.returncode == 0, done.stderr
+        second = subprocess.run([grid.program("larql-shard"), synthetic, "--unix", path], capture_output=True, text=True, check=False,
+                                timeout=60 * grid.TIMEOUT_X)
+        assert second.returncode == 1 and "in use" in second.stderr
+    assert not os.path.exists(path)
