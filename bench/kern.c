@@ -33,7 +33,8 @@ int main(void)
     static const struct {
         const char *name;
         unsigned need, sets;
-    } isas[] = {{"avx2", CPU_AVX2, CPU_AVX2}, {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX512}, {"neon", CPU_NEON, CPU_NEON}};
+    } isas[] = {
+        {"avx2", CPU_AVX2, CPU_AVX2}, {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX512}, {"neon", CPU_NEON, CPU_NEON}};
     for (int i = 0; i < N; i++)
         x[i] = (float)(i % 17) / 16.0f - 0.5f;
     for (size_t i = 0; i < sizeof w; i++)

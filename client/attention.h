@@ -9,13 +9,13 @@
 /* Angles of a RoPE: inverse frequencies once, cosines and sines per chunk of rows. */
 struct rope {
     enum arch_rope kind;
-    uint32_t dims; /* values of a head that turn */
-    double *inverse; /* dims / 2, position scale included; owned */
+    uint32_t dims;        /* values of a head that turn */
+    double *inverse;      /* dims / 2, position scale included; owned */
     float *cosine, *sine; /* rows_max * dims / 2 each; owned */
 };
 
-enum lq_err rope_init(struct rope *r, const struct arch *a, bool local, uint32_t rows_max, struct lq_fault *fault)
-    LQ_MUST_CHECK;
+enum lq_err rope_init(struct rope *r, const struct arch *a, bool local, uint32_t rows_max,
+                      struct lq_fault *fault) LQ_MUST_CHECK;
 void rope_release(struct rope *r);
 /* Angles of positions pos .. pos + rows_n - 1. */
 void rope_set(struct rope *r, uint32_t pos, uint32_t rows_n);
@@ -24,11 +24,11 @@ void rope_turn(const struct rope *r, float *x, uint32_t rows_n, uint32_t heads_n
 
 struct attention {
     const struct arch *arch;
-    const float *q; /* rows_n x heads x head_dim, turned */
-    const float *k, *v; /* cache of the layer: position x kv_heads x head_dim */
+    const float *q;       /* rows_n x heads x head_dim, turned */
+    const float *k, *v;   /* cache of the layer: position x kv_heads x head_dim */
     uint32_t pos, rows_n; /* the first row's position */
-    uint32_t window; /* 0: all */
-    float *scores; /* a thread's are scores + thread * context_max */
+    uint32_t window;      /* 0: all */
+    float *scores;        /* a thread's are scores + thread * context_max */
     uint32_t context_max;
     float *out; /* rows_n x heads x head_dim */
 };

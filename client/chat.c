@@ -8,7 +8,7 @@
 
 /* %s of a row: system first where the form has a place for it, then the user's text. */
 static const struct form {
-    const char *mark; /* a text that only this form's template holds */
+    const char *mark;   /* a text that only this form's template holds */
     const char *system; /* NULL: the system text is put before the user's */
     const char *user;
 } forms[] = {
@@ -31,7 +31,8 @@ static const char *default_system(struct gguf_string template)
     return holds(template, smol) ? smol : NULL;
 }
 
-static enum lq_err format(const struct form *f, const char *system, const char *user, char **out, struct lq_fault *fault)
+static enum lq_err format(const struct form *f, const char *system, const char *user, char **out,
+                          struct lq_fault *fault)
 {
     char *before = NULL, *joined = NULL;
     int n = 0;
@@ -50,11 +51,13 @@ static enum lq_err format(const struct form *f, const char *system, const char *
     return n >= 0 ? LQ_OK : lq_fail(fault, LQ_NOMEM, "out of memory for a chat turn");
 }
 
-enum lq_err chat_format(const struct gguf *g, const char *system, const char *user, char **out, struct lq_fault *fault)
+enum lq_err chat_format(const struct gguf *g, const char *system, const char *user, char **out,
+                        struct lq_fault *fault)
 {
     struct gguf_string template;
     if (!gguf_has(g, "tokenizer.chat_template"))
-        return lq_fail(fault, LQ_UNSUPPORTED, "%s: the model has no chat template: run it without --chat", gguf_path(g));
+        return lq_fail(fault, LQ_UNSUPPORTED, "%s: the model has no chat template: run it without --chat",
+                       gguf_path(g));
     enum lq_err rc = gguf_get_string(g, "tokenizer.chat_template", &template, fault);
     if (rc)
         return rc;

@@ -10,13 +10,15 @@
 static enum opt_result read_options(struct run_options *o, int argc, char **argv)
 {
     const struct opt opts[] = {
-        {"ffn", 'f', OPT_TEXT, "URL|local", NULL, "router or shard to send the FFN to, or local (default http://127.0.0.1:9090)",
-         0, 0, &o->ffn},
+        {"ffn", 'f', OPT_TEXT, "URL|local", NULL,
+         "router or shard to send the FFN to, or local (default http://127.0.0.1:9090)", 0, 0, &o->ffn},
         {"prompt", 'p', OPT_TEXT, "TEXT", NULL, "text to go on from", 0, 0, &o->prompt},
-        {"prompt-file", 0, OPT_TEXT, "FILE", NULL, "the same from a file, - for standard input", 0, 0, &o->prompt_file},
+        {"prompt-file", 0, OPT_TEXT, "FILE", NULL, "the same from a file, - for standard input", 0, 0,
+         &o->prompt_file},
         {"tokens", 'n', OPT_INT, "N", NULL, "tokens to make at most (default 64)", 0, 1 << 20, &o->tokens},
         {"wire", 'w', OPT_TEXT, "f32|f16|i8", NULL,
-         "format on the wire, both ways, where the server has it (default f16; LARQL_F16_WIRE=0: f32, LARQL_I8_WIRE=1: i8)",
+         "format on the wire, both ways, where the server has it (default f16; LARQL_F16_WIRE=0: f32, "
+         "LARQL_I8_WIRE=1: i8)",
          0, 0, &o->wire},
         {"chat", 'c', OPT_FLAG, NULL, NULL, "put the prompt in the model's chat form", 0, 0, &o->chat},
         {"system", 0, OPT_TEXT, "TEXT", NULL, "system text of the chat", 0, 0, &o->system},
@@ -24,19 +26,23 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
         {"top-k", 0, OPT_INT, "K", NULL, "sample among the K likeliest, 0: all (default 0)", 0, 1 << 24, &o->top_k},
         {"top-p", 0, OPT_REAL, "P", NULL, "sample among the likeliest that make up this share (default 1)", 1e-6, 1,
          &o->top_p},
-        {"seed", 0, OPT_INT, "N", NULL, "seed of the sampling: the same gives the same text (default 0)", 0, 9e15, &o->seed},
+        {"seed", 0, OPT_INT, "N", NULL, "seed of the sampling: the same gives the same text (default 0)", 0, 9e15,
+         &o->seed},
         {"threads", 't', OPT_INT, "N", NULL, "threads for attention, 0: all CPUs (default 0)", 0, 1024, &o->threads},
-        {"context", 0, OPT_INT, "N", NULL, "tokens of the KV cache (default: prompt and --tokens)", 1, 1 << 24, &o->context},
-        {"chunk", 0, OPT_INT, "N", NULL, "tokens of the prompt that go through at once (default 256)", 1, 4096, &o->chunk},
+        {"context", 0, OPT_INT, "N", NULL, "tokens of the KV cache (default: prompt and --tokens)", 1, 1 << 24,
+         &o->context},
+        {"chunk", 0, OPT_INT, "N", NULL, "tokens of the prompt that go through at once (default 256)", 1, 4096,
+         &o->chunk},
         {"deadline-ms", 0, OPT_INT, "MS", NULL, "time one call to the grid may take (default 30000)", 1, 3600000,
          &o->deadline_ms},
         {"ignore-eos", 0, OPT_FLAG, NULL, NULL, "go on after the end token", 0, 0, &o->ignore_eos},
         {"quiet", 'q', OPT_FLAG, NULL, NULL, "no summary on stderr", 0, 0, &o->quiet},
-        {"stats-json", 0, OPT_TEXT, "FILE", NULL, "write token ids, times and wire counters as JSON", 0, 0, &o->stats_path},
+        {"stats-json", 0, OPT_TEXT, "FILE", NULL, "write token ids, times and wire counters as JSON", 0, 0,
+         &o->stats_path},
         {"teacher", 0, OPT_TEXT, "FILE", NULL, "feed these token ids (text, blanks between) and make none", 0, 0,
          &o->teacher_path},
-        {"logits-out", 0, OPT_TEXT, "FILE", NULL, "write the logits of every position fed (layout: client/run.h)", 0, 0,
-         &o->logits_path},
+        {"logits-out", 0, OPT_TEXT, "FILE", NULL, "write the logits of every position fed (layout: client/run.h)", 0,
+         0, &o->logits_path},
     };
     const struct opt_program program = {
         .name = "larql run",
@@ -45,8 +51,9 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
                  "The text goes to stdout as it is made, a summary to stderr.\n"
                  "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 the grid failed or cannot be reached, 4 the model file\n"
                  "cannot be used, 130 interrupted.",
-        .examples = "  larql run model.gguf --ffn http://10.0.0.1:9090 --prompt \"The capital of France is\"\n"
-                    "  larql run model.gguf --ffn local --chat --prompt \"Name three rivers.\" --temperature 0.7 --seed 1",
+        .examples =
+            "  larql run model.gguf --ffn http://10.0.0.1:9090 --prompt \"The capital of France is\"\n"
+            "  larql run model.gguf --ffn local --chat --prompt \"Name three rivers.\" --temperature 0.7 --seed 1",
         .opts = opts,
         .opts_n = sizeof opts / sizeof *opts,
         .args_min = 1,
@@ -67,7 +74,8 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
 
 int cmd_run(int argc, char **argv)
 {
-    struct run_options o = {.ffn = "http://127.0.0.1:9090", .tokens = 64, .chunk = 256, .top_p = 1.0, .deadline_ms = 30000};
+    struct run_options o = {
+        .ffn = "http://127.0.0.1:9090", .tokens = 64, .chunk = 256, .top_p = 1.0, .deadline_ms = 30000};
     enum opt_result parsed = read_options(&o, argc, argv);
     if (parsed != OPT_RUN)
         return parsed == OPT_EXIT_OK ? EXIT_SUCCESS : CMD_EXIT_USAGE;

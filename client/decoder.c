@@ -35,8 +35,8 @@ struct decoder {
     float *final_norm;
     struct layer *layers;
     struct rope rope, rope_local;
-    float *vectors; /* arena of all norms and biases */
-    float *cache;   /* arena of all KV caches */
+    float *vectors;                               /* arena of all norms and biases */
+    float *cache;                                 /* arena of all KV caches */
     float *x, *h, *q, *att, *o, *scores, *logits; /* scratch */
 };
 
@@ -140,8 +140,10 @@ static enum lq_err make_cache(struct decoder *d, struct lq_fault *fault)
     size_t one, all, bytes;
     if (!size_mul(d->context_max, kv_dim(d->a), &one) || !size_mul(one, 2 * (size_t)d->a->layers_n, &all) ||
         !size_mul(all, sizeof(float), &bytes) || !(d->cache = malloc(bytes)))
-        return lq_fail(fault, LQ_NOMEM, "out of memory for a KV cache of %u tokens (%u layers x 2 x %u floats each): "
-                       "choose a smaller --context", d->context_max, d->a->layers_n, kv_dim(d->a));
+        return lq_fail(fault, LQ_NOMEM,
+                       "out of memory for a KV cache of %u tokens (%u layers x 2 x %u floats each): "
+                       "choose a smaller --context",
+                       d->context_max, d->a->layers_n, kv_dim(d->a));
     for (uint32_t i = 0; i < d->a->layers_n; i++) {
         d->layers[i].k_cache = d->cache + 2 * i * one;
         d->layers[i].v_cache = d->layers[i].k_cache + one;
@@ -156,8 +158,11 @@ static enum lq_err make_scratch(struct decoder *d, struct lq_fault *fault)
     const struct {
         float **to;
         size_t n;
-    } parts[] = {{&d->x, rows * a->hidden_n}, {&d->h, rows * a->hidden_n}, {&d->o, rows * a->hidden_n},
-                 {&d->q, rows * wide}, {&d->att, rows * wide},
+    } parts[] = {{&d->x, rows * a->hidden_n},
+                 {&d->h, rows * a->hidden_n},
+                 {&d->o, rows * a->hidden_n},
+                 {&d->q, rows * wide},
+                 {&d->att, rows * wide},
                  {&d->scores, pool_threads_n(compute_pool(d->c)) * (size_t)d->context_max},
                  {&d->logits, LOGIT_ROWS_MAX * (size_t)a->vocab_n}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -168,11 +173,12 @@ static enum lq_err make_scratch(struct decoder *d, struct lq_fault *fault)
 }
 
 enum lq_err decoder_new(const struct gguf *g, const struct arch *a, struct compute *c, uint32_t context_max,
-                        uint32_t rows_max, decoder_ffn ffn, void *ffn_arg, struct decoder **out, struct lq_fault *fault)
+                        uint32_t rows_max, decoder_ffn ffn, void *ffn_arg, struct decoder **out,
+                        struct lq_fault *fault)
 {
     if (context_max == 0 || rows_max == 0)
-        return lq_fail(fault, LQ_USAGE, "a context of %u tokens in chunks of %u: both must be at least 1", context_max,
-                       rows_max);
+        return lq_fail(fault, LQ_USAGE, "a context of %u tokens in chunks of %u: both must be at least 1",
+                       context_max, rows_max);
     struct decoder *d = calloc(1, sizeof *d);
     if (!d)
         return lq_fail(fault, LQ_NOMEM, "out of memory");
@@ -259,8 +265,15 @@ static void attend(struct decoder *d, uint32_t i, uint32_t rows_n)
     }
     rope_turn(rope, d->q, rows_n, a->heads_n, a->head_dim);
     rope_turn(rope, k, rows_n, a->kv_heads_n, a->head_dim);
-    struct attention at = {.arch = a, .q = d->q, .k = l->k_cache, .v = l->v_cache, .pos = d->pos, .rows_n = rows_n,
-                           .window = local ? a->window : 0, .scores = d->scores, .context_max = d->context_max,
+    struct attention at = {.arch = a,
+                           .q = d->q,
+                           .k = l->k_cache,
+                           .v = l->v_cache,
+                           .pos = d->pos,
+                           .rows_n = rows_n,
+                           .window = local ? a->window : 0,
+                           .scores = d->scores,
+                           .context_max = d->context_max,
                            .out = d->att};
     attention_run(&at, d->c);
     mat_mul(d->c, &l->o, d->att, rows_n, d->o);
@@ -323,7 +336,8 @@ enum lq_err decoder_feed(struct decoder *d, const uint32_t *ids, size_t ids_n, c
     if (d->broken)
         return lq_fail(fault, LQ_USAGE, "a feed failed before: reset first");
     if (ids_n == 0 || ids_n > d->context_max - d->pos)
-        return lq_fail(fault, LQ_USAGE, "%zu tokens after %u do not fit a context of %u", ids_n, d->pos, d->context_max);
+        return lq_fail(fault, LQ_USAGE, "%zu tokens after %u do not fit a context of %u", ids_n, d->pos,
+                       d->context_max);
     for (size_t i = 0; i < ids_n; i++)
         if (ids[i] >= d->a->vocab_n)
             return lq_fail(fault, LQ_USAGE, "token %u is outside the vocabulary of %u", ids[i], d->a->vocab_n);

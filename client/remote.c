@@ -40,8 +40,8 @@ struct lq_ffn {
     struct codec_ops codec;
     struct lq_ffn_opts opts;
     struct peer_stats server; /* what /v1/stats said */
-    enum wire_format up;        /* of bodies: wanted, where the server lists it */
-    bool compact_taken;         /* a non-f32 body was answered with 200 */
+    enum wire_format up;      /* of bodies: wanted, where the server lists it */
+    bool compact_taken;       /* a non-f32 body was answered with 200 */
     struct lq_ffn_stats stats;
 };
 
@@ -113,7 +113,8 @@ static void exchange_run(struct lq_ffn *f, struct exchange *x, const struct http
     if (x->rc)
         return;
     while (!x->done)
-        if (event_base_dispatch(f->base) != 0 && !x->done) { /* nothing left to wait for: cannot happen with a deadline */
+        if (event_base_dispatch(f->base) != 0 &&
+            !x->done) { /* nothing left to wait for: cannot happen with a deadline */
             x->rc = lq_fail(&x->fault, LQ_INTERNAL, "the event loop ended before the answer");
             http_call_cancel(call);
             return;
@@ -131,7 +132,9 @@ static enum lq_ffn_rc explain(const struct lq_ffn *f, struct exchange *x, const 
 {
     const char *url = http_pool_url(f->pool);
     if (x->rc != LQ_OK) {
-        enum lq_ffn_rc rc = x->rc == LQ_NOMEM ? LQ_FFN_NOMEM : x->rc == LQ_BAD_ANSWER ? LQ_FFN_BAD_ANSWER : LQ_FFN_UNREACHABLE;
+        enum lq_ffn_rc rc = x->rc == LQ_NOMEM        ? LQ_FFN_NOMEM
+                            : x->rc == LQ_BAD_ANSWER ? LQ_FFN_BAD_ANSWER
+                                                     : LQ_FFN_UNREACHABLE;
         return say(why, rc, "%s at %s: %s", where, url, x->fault.text);
     }
     char text[300];
@@ -173,8 +176,8 @@ static enum lq_ffn_rc read_server(struct lq_ffn *f, char *why)
 {
     struct exchange x;
     struct lq_fault fault;
-    const struct http_call_opts o = {.method = "GET", .path = "/v1/stats", .deadline_ms = f->opts.deadline_ms,
-                                     .answer_max = STATS_BYTES_MAX};
+    const struct http_call_opts o = {
+        .method = "GET", .path = "/v1/stats", .deadline_ms = f->opts.deadline_ms, .answer_max = STATS_BYTES_MAX};
     enum lq_ffn_rc rc;
     exchange_run(f, &x, &o);
     size_t n;
@@ -291,7 +294,8 @@ static struct http_headers *request_headers(const struct lq_ffn *f, enum wire_fo
 static enum lq_ffn_rc take_answer(struct lq_ffn *f, const struct question *q, struct exchange *x, const char *where,
                                   char *why)
 {
-    uint64_t *const down[WIRE_FORMATS_N] = {&f->stats.f32_down_calls, &f->stats.f16_down_calls, &f->stats.i8_down_calls};
+    uint64_t *const down[WIRE_FORMATS_N] = {&f->stats.f32_down_calls, &f->stats.f16_down_calls,
+                                            &f->stats.i8_down_calls};
     struct lq_fault fault;
     enum wire_format form;
     float latency_ms;
@@ -302,8 +306,8 @@ static enum lq_ffn_rc take_answer(struct lq_ffn *f, const struct question *q, st
     f->stats.bytes_down += n;
     f->stats.saturated_values += x->saturated_n;
     if (negotiate_answer(x->content_type, &form, &fault) != LQ_OK ||
-        wire_answer_decode(&f->codec, form, (const uint8_t *)p, n, q->layers, q->layers_n, q->rows_n, f->server.hidden,
-                           q->out, &latency_ms, &fault) != LQ_OK)
+        wire_answer_decode(&f->codec, form, (const uint8_t *)p, n, q->layers, q->layers_n, q->rows_n,
+                           f->server.hidden, q->out, &latency_ms, &fault) != LQ_OK)
         return say(why, LQ_FFN_BAD_ANSWER, "%s at %s: %s", where, http_pool_url(f->pool), fault.text);
     ++*down[form];
     f->stats.server_ms += isfinite(latency_ms) ? (double)latency_ms : 0.0;
@@ -321,12 +325,13 @@ static enum lq_ffn_rc send_once(struct lq_ffn *f, const struct question *q, enum
     if (!h || !body) {
         rc = say(why, LQ_FFN_NOMEM, "%s: out of memory for a request", where);
     } else {
-        const struct http_call_opts o = {.method = "POST",
-                                         .path = "/v1/walk-ffn",
-                                         .headers = h,
-                                         .body = body,
-                                         .deadline_ms = f->opts.deadline_ms,
-                                         .answer_max = wire_answer_bytes(WIRE_F32, q->layers_n, q->rows_n, f->server.hidden) + STATS_BYTES_MAX};
+        const struct http_call_opts o = {
+            .method = "POST",
+            .path = "/v1/walk-ffn",
+            .headers = h,
+            .body = body,
+            .deadline_ms = f->opts.deadline_ms,
+            .answer_max = wire_answer_bytes(WIRE_F32, q->layers_n, q->rows_n, f->server.hidden) + STATS_BYTES_MAX};
         f->stats.calls++;
         f->stats.bytes_up += evbuffer_get_length(body);
         ++*up[form];
@@ -372,7 +377,8 @@ static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
     }
 }
 
-enum lq_ffn_rc lq_ffn_forward(struct lq_ffn *f, uint32_t layer, const float *x, uint32_t rows_n, float *out, char *why)
+enum lq_ffn_rc lq_ffn_forward(struct lq_ffn *f, uint32_t layer, const float *x, uint32_t rows_n, float *out,
+                              char *why)
 {
     /* Whole steps of 64 rows, so that a shard sees chunks that local runs have too. */
     size_t row_bytes = (size_t)f->server.hidden * sizeof(float), step = BODY_BYTES_MAX / row_bytes / 64 * 64;
@@ -381,7 +387,9 @@ enum lq_ffn_rc lq_ffn_forward(struct lq_ffn *f, uint32_t layer, const float *x, 
     if (rows_n == 0)
         return say(why, LQ_FFN_USAGE, "layer %" PRIu32 ": no rows", layer);
     for (uint32_t row = 0; row < rows_n; row += (uint32_t)step) {
-        struct question q = {.layers = &layer, .layers_n = 1, .x = x + (size_t)row * f->server.hidden,
+        struct question q = {.layers = &layer,
+                             .layers_n = 1,
+                             .x = x + (size_t)row * f->server.hidden,
                              .rows_n = rows_n - row < step ? rows_n - row : (uint32_t)step,
                              .out = out + (size_t)row * f->server.hidden};
         enum lq_ffn_rc rc = ask(f, &q, why);
@@ -396,8 +404,9 @@ enum lq_ffn_rc lq_ffn_forward_batch(struct lq_ffn *f, const uint32_t *layers, ui
 {
     if (rows_n == 0 || layers_n == 0 || layers_n > WIRE_LAYERS_MAX ||
         wire_answer_bytes(WIRE_F32, layers_n, rows_n, f->server.hidden) > SIZE_MAX / 2)
-        return say(why, LQ_FFN_USAGE, "a batch of %" PRIu32 " layers and %" PRIu32 " rows: 1 to %d layers, 1 row or more",
-                   layers_n, rows_n, WIRE_LAYERS_MAX);
+        return say(why, LQ_FFN_USAGE,
+                   "a batch of %" PRIu32 " layers and %" PRIu32 " rows: 1 to %d layers, 1 row or more", layers_n,
+                   rows_n, WIRE_LAYERS_MAX);
     struct question q = {layers, layers_n, true, x, rows_n, out};
     return ask(f, &q, why);
 }

@@ -35,13 +35,16 @@ static int fail(int code, const char *text)
 
 static int code_of(enum lq_err rc)
 {
-    return rc == LQ_USAGE ? CMD_EXIT_USAGE : rc == LQ_BAD_MODEL || rc == LQ_UNSUPPORTED ? CMD_EXIT_MODEL
-           : rc == LQ_SHARD_DOWN ? CMD_EXIT_GRID : CMD_EXIT_FAILED;
+    return rc == LQ_USAGE                               ? CMD_EXIT_USAGE
+           : rc == LQ_BAD_MODEL || rc == LQ_UNSUPPORTED ? CMD_EXIT_MODEL
+           : rc == LQ_SHARD_DOWN                        ? CMD_EXIT_GRID
+                                                        : CMD_EXIT_FAILED;
 }
 
 /* ---- the FFN ------------------------------------------------------------------------------------ */
 
-static enum lq_err ffn_here(void *arg, uint32_t layer, const float *x, size_t rows_n, float *out, struct lq_fault *fault)
+static enum lq_err ffn_here(void *arg, uint32_t layer, const float *x, size_t rows_n, float *out,
+                            struct lq_fault *fault)
 {
     (void)fault;
     struct run *r = arg;
@@ -49,7 +52,8 @@ static enum lq_err ffn_here(void *arg, uint32_t layer, const float *x, size_t ro
     return LQ_OK;
 }
 
-static enum lq_err ffn_there(void *arg, uint32_t layer, const float *x, size_t rows_n, float *out, struct lq_fault *fault)
+static enum lq_err ffn_there(void *arg, uint32_t layer, const float *x, size_t rows_n, float *out,
+                             struct lq_fault *fault)
 {
     struct run *r = arg;
     char why[LQ_WHY_BYTES];
@@ -79,8 +83,9 @@ static int connect_remote(struct run *r)
     if (rc)
         return fail(rc == LQ_FFN_USAGE ? CMD_EXIT_USAGE : CMD_EXIT_GRID, why);
     if (lq_ffn_hidden(r->remote) != r->arch.hidden_n || lq_ffn_layers(r->remote) != r->arch.layers_n) {
-        fprintf(stderr, "larql run: %s serves %u layers of hidden size %u, %s has %u of %u: not the same model\n", r->o->ffn,
-                lq_ffn_layers(r->remote), lq_ffn_hidden(r->remote), r->o->model_path, r->arch.layers_n, r->arch.hidden_n);
+        fprintf(stderr, "larql run: %s serves %u layers of hidden size %u, %s has %u of %u: not the same model\n",
+                r->o->ffn, lq_ffn_layers(r->remote), lq_ffn_hidden(r->remote), r->o->model_path, r->arch.layers_n,
+                r->arch.hidden_n);
         return CMD_EXIT_GRID;
     }
     return 0;
@@ -157,7 +162,8 @@ static int read_teacher(struct run *r)
     for (char *w = strtok_r(text, " \t\r\n,", &save); w && !code; w = strtok_r(NULL, " \t\r\n,", &save)) {
         unsigned long id = strtoul(w, &end, 10);
         if (*end || id >= r->arch.vocab_n) {
-            fprintf(stderr, "larql run: %s: '%.20s' is no token id below %u\n", r->o->teacher_path, w, r->arch.vocab_n);
+            fprintf(stderr, "larql run: %s: '%.20s' is no token id below %u\n", r->o->teacher_path, w,
+                    r->arch.vocab_n);
             code = CMD_EXIT_USAGE;
         } else {
             r->prompt[r->prompt_n++] = (uint32_t)id;
@@ -194,8 +200,10 @@ static int read_prompt(struct run *r)
 static int make_decoder(struct run *r)
 {
     struct lq_fault fault;
-    const struct sampler_opts so = {.temperature = (float)r->o->temperature, .top_k = (uint32_t)r->o->top_k,
-                                    .top_p = (float)r->o->top_p, .seed = (uint64_t)r->o->seed};
+    const struct sampler_opts so = {.temperature = (float)r->o->temperature,
+                                    .top_k = (uint32_t)r->o->top_k,
+                                    .top_p = (float)r->o->top_p,
+                                    .seed = (uint64_t)r->o->seed};
     size_t make = r->o->teacher_path ? 0 : (size_t)r->o->tokens, need = r->prompt_n + make;
     if (r->prompt_n == 0)
         return fail(CMD_EXIT_USAGE, "the prompt is empty and the model has no token to begin with");
@@ -212,8 +220,9 @@ static int make_decoder(struct run *r)
     r->step_us = malloc((make + 1) * sizeof *r->step_us);
     if (!r->made || !r->step_us)
         return fail(CMD_EXIT_FAILED, "out of memory");
-    enum lq_err rc = decoder_new(r->gguf, &r->arch, r->compute, r->o->context ? (uint32_t)r->o->context : (uint32_t)need,
-                                 (uint32_t)r->o->chunk, r->remote ? ffn_there : ffn_here, r, &r->decoder, &fault);
+    enum lq_err rc =
+        decoder_new(r->gguf, &r->arch, r->compute, r->o->context ? (uint32_t)r->o->context : (uint32_t)need,
+                    (uint32_t)r->o->chunk, r->remote ? ffn_there : ffn_here, r, &r->decoder, &fault);
     if (!rc)
         rc = sampler_new(&so, r->arch.vocab_n, &r->sampler, &fault);
     return rc ? fail(code_of(rc), fault.text) : 0;

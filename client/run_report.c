@@ -42,21 +42,25 @@ static uint64_t decode_us(const struct run *r)
 
 void report_print(const struct run *r)
 {
-    fprintf(stderr, "prompt: %zu tokens, %.1f tok/s   made: %zu tokens, %.1f tok/s, %.2f ms/token   %s\n", r->prompt_n,
-            per_second(r->prompt_n, r->prefill_us), r->made_n, per_second(r->steps_n, decode_us(r)), median_ms(r),
-            compute_describe(r->compute));
+    fprintf(stderr, "prompt: %zu tokens, %.1f tok/s   made: %zu tokens, %.1f tok/s, %.2f ms/token   %s\n",
+            r->prompt_n, per_second(r->prompt_n, r->prefill_us), r->made_n, per_second(r->steps_n, decode_us(r)),
+            median_ms(r), compute_describe(r->compute));
     if (!r->remote)
         return;
     struct lq_ffn_stats s;
     lq_ffn_stats(r->remote, &s);
-    fprintf(stderr, "ffn: %s   %llu calls, %.1f KB up, %.1f KB down   up f32/f16/i8: %llu/%llu/%llu   down: %llu/%llu/%llu\n",
+    fprintf(stderr,
+            "ffn: %s   %llu calls, %.1f KB up, %.1f KB down   up f32/f16/i8: %llu/%llu/%llu   down: %llu/%llu/%llu\n",
             lq_ffn_url(r->remote), (unsigned long long)s.calls, (double)s.bytes_up / 1e3, (double)s.bytes_down / 1e3,
             (unsigned long long)s.f32_up_calls, (unsigned long long)s.f16_up_calls, (unsigned long long)s.i8_up_calls,
             (unsigned long long)s.f32_down_calls, (unsigned long long)s.f16_down_calls,
             (unsigned long long)s.i8_down_calls);
     if (s.range_fallbacks || s.saturated_values || s.retries)
-        fprintf(stderr, "ffn: %llu calls in f32 since a value left f16's range, %llu values clipped by the server, %llu retries\n",
-                (unsigned long long)s.range_fallbacks, (unsigned long long)s.saturated_values, (unsigned long long)s.retries);
+        fprintf(stderr,
+                "ffn: %llu calls in f32 since a value left f16's range, %llu values clipped by the server, %llu "
+                "retries\n",
+                (unsigned long long)s.range_fallbacks, (unsigned long long)s.saturated_values,
+                (unsigned long long)s.retries);
 }
 
 static json_t *id_list(const uint32_t *ids, size_t n)
@@ -79,10 +83,10 @@ bool report_write(const struct run *r, const char *path)
         per_second(r->prompt_n, r->prefill_us), "decode_tok_per_s", per_second(r->steps_n, decode_us(r)),
         "decode_ms_per_token_p50", median_ms(r), "calls", (json_int_t)s.calls, "bytes_up", (json_int_t)s.bytes_up,
         "bytes_down", (json_int_t)s.bytes_down, "up_calls", "f32", (json_int_t)s.f32_up_calls, "f16",
-        (json_int_t)s.f16_up_calls, "i8", (json_int_t)s.i8_up_calls, "down_calls", "f32", (json_int_t)s.f32_down_calls,
-        "f16", (json_int_t)s.f16_down_calls, "i8", (json_int_t)s.i8_down_calls, "range_fallbacks",
-        (json_int_t)s.range_fallbacks, "saturated_values", (json_int_t)s.saturated_values, "retries",
-        (json_int_t)s.retries, "server_ms", s.server_ms);
+        (json_int_t)s.f16_up_calls, "i8", (json_int_t)s.i8_up_calls, "down_calls", "f32",
+        (json_int_t)s.f32_down_calls, "f16", (json_int_t)s.f16_down_calls, "i8", (json_int_t)s.i8_down_calls,
+        "range_fallbacks", (json_int_t)s.range_fallbacks, "saturated_values", (json_int_t)s.saturated_values,
+        "retries", (json_int_t)s.retries, "server_ms", s.server_ms);
     bool ok = o && json_dump_file(o, path, JSON_INDENT(1)) == 0;
     if (!ok)
         fprintf(stderr, "larql run: cannot write %s: %s\n", path, strerror(errno));

@@ -44,7 +44,8 @@ static double next_unit(uint64_t s[4]) /* [0, 1) */
 
 enum lq_err sampler_new(const struct sampler_opts *o, size_t vocab_n, struct sampler **out, struct lq_fault *fault)
 {
-    if (!(o->temperature >= 0.0f) || !isfinite(o->temperature) || !(o->top_p > 0.0f && o->top_p <= 1.0f) || vocab_n == 0)
+    if (!(o->temperature >= 0.0f) || !isfinite(o->temperature) || !(o->top_p > 0.0f && o->top_p <= 1.0f) ||
+        vocab_n == 0)
         return lq_fail(fault, LQ_USAGE, "temperature %g, top-p %g: need temperature >= 0 and 0 < top-p <= 1",
                        (double)o->temperature, (double)o->top_p);
     struct sampler *s = calloc(1, sizeof *s);

@@ -12,9 +12,10 @@
 enum { VOCAB_MAX = 1 << 24, TEXT_BYTES_MAX = 1 << 30, SPECIAL_LEN_MAX = 1024 };
 /* Texts that end a turn or a text. Some files type them as words (Gemma 3's "</s>"); by
  * llama.cpp's rule they are control tokens whatever the file says. */
-static const char *const ends[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>",
-                                   "<|eom_id|>", "< EOT >", "_< EOT >", "[EOT]", "[EOS]", "<|end_of_text|>",
-                                   "<end_of_utterance>", "<eos>", "</s>"};
+static const char *const ends[] = {"<|eot_id|>",      "<|im_end|>",         "<|end|>",       "<|return|>",
+                                   "<|call|>",        "<end_of_turn>",      "<|endoftext|>", "<|eom_id|>",
+                                   "< EOT >",         "_< EOT >",           "[EOT]",         "[EOS]",
+                                   "<|end_of_text|>", "<end_of_utterance>", "<eos>",         "</s>"};
 static const char word_start[] = "\xe2\x96\x81"; /* U+2581, SentencePiece's space */
 
 void ids_push(struct ids *l, uint32_t id)
@@ -82,8 +83,9 @@ static enum lq_err read_tokens(const struct gguf *g, struct tokenizer *t, struct
     if (rc)
         return rc;
     if (tokens.type != GGUF_STRING || tokens.n == 0 || tokens.n > VOCAB_MAX)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: tokenizer.ggml.tokens holds %" PRIu64 " values, expected 1 to %d strings",
-                       gguf_path(g), tokens.n, VOCAB_MAX);
+        return lq_fail(fault, LQ_BAD_MODEL,
+                       "%s: tokenizer.ggml.tokens holds %" PRIu64 " values, expected 1 to %d strings", gguf_path(g),
+                       tokens.n, VOCAB_MAX);
     t->vocab_n = (uint32_t)tokens.n;
     t->text = calloc(t->vocab_n, sizeof *t->text);
     t->type = malloc(t->vocab_n);
@@ -97,7 +99,9 @@ static enum lq_err read_tokens(const struct gguf *g, struct tokenizer *t, struct
     if (gguf_has(g, "tokenizer.ggml.token_type")) {
         rc = gguf_get_array(g, "tokenizer.ggml.token_type", &types, fault);
         if (rc || types.n != tokens.n || (types.type != GGUF_I32 && types.type != GGUF_U32))
-            return rc ? rc : lq_fail(fault, LQ_BAD_MODEL, "%s: tokenizer.ggml.token_type does not fit the tokens", gguf_path(g));
+            return rc ? rc
+                      : lq_fail(fault, LQ_BAD_MODEL, "%s: tokenizer.ggml.token_type does not fit the tokens",
+                                gguf_path(g));
         for (uint32_t i = 0; i < t->vocab_n; i++) {
             uint32_t type = le32_get(types.p + 4 * (size_t)i);
             t->type[i] = type <= TOKEN_BYTE ? (uint8_t)type : TOKEN_NORMAL;
@@ -109,7 +113,9 @@ static enum lq_err read_tokens(const struct gguf *g, struct tokenizer *t, struct
     if (t->is_spm) {
         rc = gguf_get_array(g, "tokenizer.ggml.scores", &scores, fault);
         if (rc || scores.n != tokens.n || scores.type != GGUF_F32)
-            return rc ? rc : lq_fail(fault, LQ_BAD_MODEL, "%s: tokenizer.ggml.scores does not fit the tokens", gguf_path(g));
+            return rc ? rc
+                      : lq_fail(fault, LQ_BAD_MODEL, "%s: tokenizer.ggml.scores does not fit the tokens",
+                                gguf_path(g));
         t->scores = scores.p;
     } else {
         if (!(t->arena = malloc(bytes + 1)))
@@ -138,7 +144,8 @@ static enum lq_err make_indexes(struct tokenizer *t, struct lq_fault *fault)
         return lq_fail(fault, LQ_NOMEM, "out of memory for the vocabulary");
     for (uint32_t i = 0; i < t->vocab_n; i++) {
         name_index_put(&t->by_text, i);
-        if (t->type[i] >= TOKEN_UNKNOWN && t->type[i] <= TOKEN_USER && t->text[i].n > 0 && t->text[i].n <= SPECIAL_LEN_MAX)
+        if (t->type[i] >= TOKEN_UNKNOWN && t->type[i] <= TOKEN_USER && t->text[i].n > 0 &&
+            t->text[i].n <= SPECIAL_LEN_MAX)
             t->special[t->special_n++] = i;
     }
     qsort_r(t->special, t->special_n, sizeof *t->special, by_length, t);
@@ -165,8 +172,8 @@ static enum lq_err read_id(const struct gguf *g, const struct tokenizer *t, cons
         return LQ_OK;
     enum lq_err rc = gguf_get_u32(g, key, &id, fault);
     if (!rc && id >= t->vocab_n)
-        rc = lq_fail(fault, LQ_BAD_MODEL, "%s: key '%s' is %" PRIu32 ", the vocabulary has %" PRIu32, gguf_path(g), key, id,
-                     t->vocab_n);
+        rc = lq_fail(fault, LQ_BAD_MODEL, "%s: key '%s' is %" PRIu32 ", the vocabulary has %" PRIu32, gguf_path(g),
+                     key, id, t->vocab_n);
     if (!rc)
         *out = (int32_t)id;
     return rc;
@@ -200,10 +207,11 @@ enum lq_err tokenizer_new(const struct gguf *g, struct tokenizer **out, struct l
     enum lq_err rc = gguf_get_string(g, "tokenizer.ggml.model", &model, fault);
     if (rc)
         return rc;
-    bool is_spm = model.n == 5 && memcmp(model.p, "llama", 5) == 0, is_bpe = model.n == 4 && memcmp(model.p, "gpt2", 4) == 0;
+    bool is_spm = model.n == 5 && memcmp(model.p, "llama", 5) == 0,
+         is_bpe = model.n == 4 && memcmp(model.p, "gpt2", 4) == 0;
     if (!is_spm && !is_bpe)
-        return lq_fail(fault, LQ_UNSUPPORTED, "%s: tokenizer model '%.*s' is not read, only llama and gpt2", gguf_path(g),
-                       model.n > 60 ? 60 : (int)model.n, model.p);
+        return lq_fail(fault, LQ_UNSUPPORTED, "%s: tokenizer model '%.*s' is not read, only llama and gpt2",
+                       gguf_path(g), model.n > 60 ? 60 : (int)model.n, model.p);
     struct tokenizer *t = calloc(1, sizeof *t);
     if (!t)
         return lq_fail(fault, LQ_NOMEM, "out of memory");
@@ -285,8 +293,8 @@ static bool may_match(const struct tokenizer *t, uint32_t order, bool parse_spec
 }
 
 /* Every occurrence of a special token, by its first bytes' length classes. */
-static enum lq_err find_all(const struct tokenizer *t, const char *text, size_t n, bool parse_special, struct hit **hits,
-                            size_t *hits_n, struct lq_fault *fault)
+static enum lq_err find_all(const struct tokenizer *t, const char *text, size_t n, bool parse_special,
+                            struct hit **hits, size_t *hits_n, struct lq_fault *fault)
 {
     bool first[256] = {false}, *length = calloc(t->special_len_max + 1, sizeof *length);
     size_t cap = 0;
@@ -339,8 +347,8 @@ static size_t keep_apart(const struct tokenizer *t, struct hit *hits, size_t n, 
     return kept;
 }
 
-enum lq_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special, bool parse_special,
-                             uint32_t **ids, size_t *ids_n, struct lq_fault *fault)
+enum lq_err tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special,
+                             bool parse_special, uint32_t **ids, size_t *ids_n, struct lq_fault *fault)
 {
     struct ids out = {0};
     struct hit *hits = NULL;

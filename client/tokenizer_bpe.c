@@ -19,7 +19,7 @@ struct pair {
 struct bpe {
     pcre2_code *pattern[PATTERNS_MAX];
     int patterns_n;
-    bool whole_words; /* a word that is a token is taken at once (llama 3) */
+    bool whole_words;   /* a word that is a token is taken at once (llama 3) */
     struct pair *pairs; /* open addressing; rank + 1 is stored, 0: empty */
     size_t mask;
 };
@@ -58,12 +58,12 @@ int bpe_byte_of(const char *p, size_t n, size_t *used)
 /* White space as these models were trained with it: written out, since PCRE2's \s has no U+0085. */
 #define SP "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SP "\\p{L}\\p{N}]+|[" SP "]+(?![^" SP "])|[" SP "]+"
-#define LLAMA3(digits)                                                                                        \
+#define LLAMA3(digits)                                                                                               \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits "| ?[^" SP "\\p{L}\\p{N}]+[\\r\\n]*|" \
     "[" SP "]*[\\r\\n]+|[" SP "]+(?![^" SP "])|[" SP "]+"
 
 static const struct pre {
-    const char *name; /* tokenizer.ggml.pre */
+    const char *name;                  /* tokenizer.ggml.pre */
     const char *pattern[PATTERNS_MAX]; /* applied one after the other, each inside what the last one cut */
     bool whole_words;
 } pres[] = {
@@ -83,7 +83,8 @@ static enum lq_err compile(struct bpe *b, const struct pre *p, struct lq_fault *
         b->pattern[i] = pcre2_compile((PCRE2_SPTR)p->pattern[i], PCRE2_ZERO_TERMINATED,
                                       PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &code, &at, NULL);
         if (!b->pattern[i])
-            return lq_fail(fault, LQ_INTERNAL, "pre-tokenizer '%s': PCRE2 error %d at %zu", p->name, code, (size_t)at);
+            return lq_fail(fault, LQ_INTERNAL, "pre-tokenizer '%s': PCRE2 error %d at %zu", p->name, code,
+                           (size_t)at);
         (void)pcre2_jit_compile(b->pattern[i], PCRE2_JIT_COMPLETE); /* slower without, but right */
         b->patterns_n++;
     }
@@ -257,7 +258,8 @@ static enum lq_err cut(const struct tokenizer *t, int k, const char *p, size_t n
     if (n == 0)
         return LQ_OK;
     if (k == t->bpe->patterns_n)
-        return word_encode(t, p, n, w, out) ? LQ_OK : lq_fail(fault, LQ_NOMEM, "out of memory for a word of %zu bytes", n);
+        return word_encode(t, p, n, w, out) ? LQ_OK
+                                            : lq_fail(fault, LQ_NOMEM, "out of memory for a word of %zu bytes", n);
     pcre2_match_data *found = pcre2_match_data_create(1, NULL);
     enum lq_err rc = found ? LQ_OK : lq_fail(fault, LQ_NOMEM, "out of memory");
     size_t at = 0;

@@ -66,15 +66,19 @@ static uint32_t char_bytes(const char *p, size_t left)
     return n;
 }
 
-static bool offer(const struct tokenizer *t, const struct symbol *s, struct merge_heap *h, uint32_t left, uint32_t right)
+static bool offer(const struct tokenizer *t, const struct symbol *s, struct merge_heap *h, uint32_t left,
+                  uint32_t right)
 {
     if (left == TOKEN_NONE || right == TOKEN_NONE)
         return true;
     uint32_t id = token_find(t, s[left].p, s[left].n + s[right].n);
     if (id == TOKEN_NONE)
         return true;
-    return merge_push(h, (struct merge){.key = -lef32_get(t->scores + 4 * (size_t)id), .left = left, .right = right,
-                                        .left_n = s[left].n, .right_n = s[right].n});
+    return merge_push(h, (struct merge){.key = -lef32_get(t->scores + 4 * (size_t)id),
+                                        .left = left,
+                                        .right = right,
+                                        .left_n = s[left].n,
+                                        .right_n = s[right].n});
 }
 
 static void emit(const struct tokenizer *t, const struct symbol *s, struct ids *out)

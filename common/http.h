@@ -76,8 +76,9 @@ const char *http_req_method(const struct http_req *r); /* "POST" */
 const char *http_req_path(const struct http_req *r);   /* decoded no further than split at '?' */
 const char *http_req_query(const struct http_req *r);  /* after '?', or "" */
 const struct http_headers *http_req_headers(const struct http_req *r);
-uint64_t http_req_length(const struct http_req *r); /* Content-Length; 0 without a body; HTTP_LENGTH_UNKNOWN: chunked */
-const char *http_req_id(const struct http_req *r);  /* X-Request-Id of the client, or one made here */
+uint64_t
+http_req_length(const struct http_req *r); /* Content-Length; 0 without a body; HTTP_LENGTH_UNKNOWN: chunked */
+const char *http_req_id(const struct http_req *r); /* X-Request-Id of the client, or one made here */
 struct event_base *http_req_base(const struct http_req *r);
 uint64_t http_req_start_us(const struct http_req *r); /* header whole */
 
@@ -162,8 +163,8 @@ struct http_call_opts {
                                          * unchanged while the call lives; NULL: none, or streamed */
     uint64_t stream_length;             /* with http_call_send(): Content-Length, or HTTP_LENGTH_UNKNOWN: chunked */
     bool streamed;
-    uint64_t deadline_ms;  /* from now, everything included; 0: none */
-    uint64_t answer_max;   /* bytes of an answer kept or passed; 0: no limit */
+    uint64_t deadline_ms; /* from now, everything included; 0: none */
+    uint64_t answer_max;  /* bytes of an answer kept or passed; 0: no limit */
 };
 
 /* Starts a call; on_end is never called from inside this function. When it returns

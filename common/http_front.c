@@ -92,8 +92,7 @@ bool http_front_request_series(struct metrics *m, const char *name, struct metri
             char labels[64];
             snprintf(labels, sizeof labels, "wire=\"%s\",code=\"%s\"",
                      f == WIRE_FORMATS_N ? "json" : wire_name((enum wire_format)f), class[c]);
-            series[f][c] =
-                metrics_counter(m, name, "walk-ffn requests by body format and status class", labels);
+            series[f][c] = metrics_counter(m, name, "walk-ffn requests by body format and status class", labels);
             ok &= series[f][c] != NULL;
         }
     }

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* Upper bounds in microseconds; +Inf follows. */
-static const uint64_t bound_us[] = {100,    200,    500,     1000,    2000,    5000,     10000,    20000,   50000,
-                                    100000, 200000, 500000,  1000000, 2000000, 5000000,  10000000, 30000000};
+static const uint64_t bound_us[] = {100,    200,    500,    1000,    2000,    5000,    10000,    20000,   50000,
+                                    100000, 200000, 500000, 1000000, 2000000, 5000000, 10000000, 30000000};
 enum { BOUNDS_N = sizeof bound_us / sizeof *bound_us };
 
 enum kind { COUNTER, GAUGE, HISTOGRAM };
@@ -135,8 +135,8 @@ bool metrics_print(const struct metrics *m, struct evbuffer *out)
     bool ok = true;
     for (const struct metric *x = m->first; x && ok; x = x->next) {
         if (strcmp(last, x->name) != 0)
-            ok &= evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n", x->name, x->help, x->name,
-                                      word[x->kind]) > 0;
+            ok &= evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n", x->name, x->help, x->name, word[x->kind]) >
+                  0;
         last = x->name;
         const char *open = *x->labels ? "{" : "", *close = *x->labels ? "}" : "";
         if (x->kind == HISTOGRAM) {

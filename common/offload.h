@@ -12,11 +12,11 @@
 
 struct offload;
 
-struct offload_task { /* first member of the user's struct */
+struct offload_task {     /* first member of the user's struct */
     struct loop_msg done; /* done.fn runs on the loop when run() has returned; first member */
     struct offload_task *next;
     void (*run)(struct offload_task *t, void *arg); /* on the thread */
-    size_t bytes; /* what it holds while it waits */
+    size_t bytes;                                   /* what it holds while it waits */
 };
 
 /* name: of the thread, up to 15 bytes. arg goes to every run(). At most tasks_max

@@ -59,7 +59,8 @@ static void print_man(const struct opt_program *p)
     printf(".TH %s 1 \"\" \"larql-grid %s\"\n.SH NAME\n", page, LQ_VERSION);
     print_roff(page);
     const char *dot = strchr(p->about, '.');
-    printf(" \\- %.*s\n.SH SYNOPSIS\n.B %s\n", dot ? (int)(dot - p->about) : (int)strlen(p->about), p->about, p->name);
+    printf(" \\- %.*s\n.SH SYNOPSIS\n.B %s\n", dot ? (int)(dot - p->about) : (int)strlen(p->about), p->about,
+           p->name);
     print_roff(p->synopsis);
     printf("\n.SH DESCRIPTION\n");
     print_roff(p->about);
@@ -191,7 +192,8 @@ enum opt_result opt_parse(const struct opt_program *p, int argc, char **argv, ch
     *args_n = argc - optind;
     if (*args_n < p->args_min || *args_n > p->args_max) {
         fprintf(stderr, "%s: %s\nUsage: %s %s\nTry '%s --help'.\n", p->name,
-                *args_n < p->args_min ? "an argument is missing" : "too many arguments", p->name, p->synopsis, p->name);
+                *args_n < p->args_min ? "an argument is missing" : "too many arguments", p->name, p->synopsis,
+                p->name);
         return OPT_EXIT_USAGE;
     }
     return OPT_RUN;

@@ -39,9 +39,8 @@ enum lq_err peer_stats_read(const char *text, size_t n, struct peer_stats *out, 
         size_t i;
         json_t *word;
         out->wire[f] = f == WIRE_F32;
-        json_array_foreach(list, i, word)
-            if (json_is_string(word) && strcmp(json_string_value(word), wire_name(f)) == 0)
-                out->wire[f] = true;
+        json_array_foreach(list, i, word) if (json_is_string(word) &&
+                                              strcmp(json_string_value(word), wire_name(f)) == 0) out->wire[f] = true;
     }
     json_decref(stats);
     return LQ_OK;

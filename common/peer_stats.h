@@ -9,10 +9,10 @@
 #include "proto/wire.h"
 
 struct peer_stats {
-    char model[128], family[32], dtype[16]; /* "" where absent */
-    uint32_t hidden; /* > 0 */
+    char model[128], family[32], dtype[16];             /* "" where absent */
+    uint32_t hidden;                                    /* > 0 */
     uint32_t layers, features, layer_first, layer_last; /* 0 where absent */
-    bool wire[WIRE_FORMATS_N]; /* f32 always: a LARQL server lists none, and reads that */
+    bool wire[WIRE_FORMATS_N];                          /* f32 always: a LARQL server lists none, and reads that */
 };
 
 /* LQ_BAD_ANSWER: no JSON object, or no usable hidden_size. */

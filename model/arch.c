@@ -63,7 +63,8 @@ static uint32_t uniform(struct reader *r, const char *key)
     }
     for (uint64_t i = 1; i < a.n; i++)
         if (memcmp(a.p, a.p + 4 * i, 4) != 0) {
-            r->rc = lq_fail(r->fault, LQ_UNSUPPORTED, "%s: key '%s' differs from layer to layer", gguf_path(r->g), key);
+            r->rc =
+                lq_fail(r->fault, LQ_UNSUPPORTED, "%s: key '%s' differs from layer to layer", gguf_path(r->g), key);
             return 0;
         }
     uint32_t v;
@@ -101,8 +102,8 @@ static float real_or(struct reader *r, const char *name, float min, float max, f
         return v;
     r->rc = gguf_get_f32(r->g, full(r, name, key), &v, r->fault);
     if (!r->rc && !(v >= min && v <= max))
-        r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: key '%s' is %g, expected %g to %g", gguf_path(r->g), key, (double)v,
-                        (double)min, (double)max);
+        r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: key '%s' is %g, expected %g to %g", gguf_path(r->g), key,
+                        (double)v, (double)min, (double)max);
     return v;
 }
 
@@ -115,7 +116,8 @@ static void read_rope(struct reader *r, struct arch *a)
     a->rope_base_local = a->window_pattern ? real_or(r, "rope.local.freq_base", 1.0f, 1e12f, 10000.0f) : a->rope_base;
     a->rope_scale = 1.0f;
     if (a->rope_dims % 2 && !r->rc)
-        r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: rope.dimension_count %" PRIu32 " is odd", gguf_path(r->g), a->rope_dims);
+        r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: rope.dimension_count %" PRIu32 " is odd", gguf_path(r->g),
+                        a->rope_dims);
     if (!r->rc && has(r, "rope.scaling.type"))
         r->rc = gguf_get_string(r->g, full(r, "rope.scaling.type", key), &type, r->fault);
     float factor = real_or(r, "rope.scaling.factor", 1e-3f, 1e6f, real_or(r, "rope.scale_linear", 1e-3f, 1e6f, 1.0f));
@@ -136,15 +138,16 @@ static void read_rope_factors(struct reader *r, struct arch *a)
         return;
     if (t->type != quant_info[QUANT_F32].ggml_type || t->dims_n != 1 || t->dims[0] != a->rope_dims / 2 ||
         (uintptr_t)t->data % sizeof(float) != 0) {
-        r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensor 'rope_freqs.weight': expected %" PRIu32 " aligned F32 values",
-                        gguf_path(r->g), a->rope_dims / 2);
+        r->rc =
+            lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensor 'rope_freqs.weight': expected %" PRIu32 " aligned F32 values",
+                    gguf_path(r->g), a->rope_dims / 2);
         return;
     }
     a->rope_factors = (const float *)(const void *)t->data;
     for (uint32_t i = 0; i < a->rope_dims / 2 && !r->rc; i++)
         if (!(a->rope_factors[i] > 0.0f && a->rope_factors[i] < 1e9f))
-            r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensor 'rope_freqs.weight': value %" PRIu32 " is %g", gguf_path(r->g),
-                            i, (double)a->rope_factors[i]);
+            r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensor 'rope_freqs.weight': value %" PRIu32 " is %g",
+                            gguf_path(r->g), i, (double)a->rope_factors[i]);
 }
 
 static void read_gemma3(struct reader *r, struct arch *a)
@@ -188,8 +191,9 @@ static const struct family *find_family(const struct gguf *g, struct lq_fault *f
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strlen(families[i].name) == s.n && memcmp(families[i].name, s.p, s.n) == 0)
             return &families[i];
-    *rc = lq_fail(fault, LQ_UNSUPPORTED, "%s: architecture '%.*s' is not read; llama, mistral, gemma3, qwen2 and qwen3 are",
-                  gguf_path(g), s.n > 64 ? 64 : (int)s.n, s.p);
+    *rc = lq_fail(fault, LQ_UNSUPPORTED,
+                  "%s: architecture '%.*s' is not read; llama, mistral, gemma3, qwen2 and qwen3 are", gguf_path(g),
+                  s.n > 64 ? 64 : (int)s.n, s.p);
     return NULL;
 }
 
@@ -201,8 +205,12 @@ enum lq_err arch_read(const struct gguf *g, struct arch *a, struct lq_fault *fau
     if (!f)
         return rc;
     struct reader r = {g, f->name, fault ? fault : &unused, LQ_OK};
-    *a = (struct arch){.act = f->act, .rope = f->rope, .qk_norm = f->qk_norm, .post_norms = f->post_norms,
-                       .attn_bias = f->attn_bias, .embed_scale = 1.0f};
+    *a = (struct arch){.act = f->act,
+                       .rope = f->rope,
+                       .qk_norm = f->qk_norm,
+                       .post_norms = f->post_norms,
+                       .attn_bias = f->attn_bias,
+                       .embed_scale = 1.0f};
     snprintf(a->family, sizeof a->family, "%s", f->name);
     read_name(g, a);
     a->layers_n = number(&r, "block_count", 1, ARCH_LAYERS_MAX);
@@ -215,14 +223,15 @@ enum lq_err arch_read(const struct gguf *g, struct arch *a, struct lq_fault *fau
     if (r.rc)
         return r.rc;
     if (number_or(&r, "expert_count", 0, UINT32_MAX, 0) > 0)
-        return lq_fail(fault, LQ_UNSUPPORTED, "%s: a mixture of experts (%s.expert_count) is not read yet", gguf_path(g),
-                       f->name);
+        return lq_fail(fault, LQ_UNSUPPORTED, "%s: a mixture of experts (%s.expert_count) is not read yet",
+                       gguf_path(g), f->name);
     a->head_dim = number_or(&r, "attention.key_length", 1, HEAD_DIM_MAX, a->hidden_n / a->heads_n);
     if (!r.rc && number_or(&r, "attention.value_length", 1, HEAD_DIM_MAX, a->head_dim) != a->head_dim)
-        return lq_fail(fault, LQ_UNSUPPORTED, "%s: value heads of another size than key heads are not read", gguf_path(g));
+        return lq_fail(fault, LQ_UNSUPPORTED, "%s: value heads of another size than key heads are not read",
+                       gguf_path(g));
     if (!r.rc && (a->head_dim == 0 || a->heads_n % a->kv_heads_n != 0))
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: %" PRIu32 " heads do not share %" PRIu32 " key-value heads", gguf_path(g),
-                       a->heads_n, a->kv_heads_n);
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: %" PRIu32 " heads do not share %" PRIu32 " key-value heads",
+                       gguf_path(g), a->heads_n, a->kv_heads_n);
     a->attn_scale = 1.0f / sqrtf((float)a->head_dim);
     a->final_softcap = real_or(&r, "final_logit_softcapping", 0.0f, 1e6f, 0.0f);
     if (strcmp(f->name, "gemma3") == 0)

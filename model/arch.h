@@ -18,24 +18,24 @@ enum arch_rope {
 enum { ARCH_LAYERS_MAX = 1024, ARCH_HIDDEN_MAX = 1 << 20 };
 
 struct arch {
-    char family[32];  /* general.architecture */
-    char name[128];   /* general.name, or the file's name */
+    char family[32]; /* general.architecture */
+    char name[128];  /* general.name, or the file's name */
     uint32_t layers_n, hidden_n, ffn_n, vocab_n, context_n;
     uint32_t heads_n, kv_heads_n, head_dim; /* head_dim: attention.key_length or hidden/heads */
     float rms_eps;
     enum arch_act act;
     enum arch_rope rope;
-    uint32_t rope_dims;               /* values of a head that are rotated */
-    float rope_base, rope_scale;      /* position is multiplied by rope_scale (1/factor for linear scaling) */
-    float rope_base_local;            /* gemma3's sliding layers: 10000, unscaled; else = rope_base */
-    uint32_t window;                  /* sliding window in tokens; 0: none */
-    uint32_t window_pattern;          /* gemma3: every 6th layer is global; 0: all the same */
-    float embed_scale;                /* gemma: sqrt(hidden); else 1 */
-    float attn_scale;                 /* 1/sqrt(head_dim) */
+    uint32_t rope_dims;          /* values of a head that are rotated */
+    float rope_base, rope_scale; /* position is multiplied by rope_scale (1/factor for linear scaling) */
+    float rope_base_local;       /* gemma3's sliding layers: 10000, unscaled; else = rope_base */
+    uint32_t window;             /* sliding window in tokens; 0: none */
+    uint32_t window_pattern;     /* gemma3: every 6th layer is global; 0: all the same */
+    float embed_scale;           /* gemma: sqrt(hidden); else 1 */
+    float attn_scale;            /* 1/sqrt(head_dim) */
     bool qk_norm, post_norms, attn_bias;
     /* gemma's norm weights carry the +1 already: the converter added it. */
-    float final_softcap;              /* 0: none */
-    const float *rope_factors;        /* rope_freqs.weight: rope_dims/2 divisors (llama 3), or NULL; owned by gguf map */
+    float final_softcap;       /* 0: none */
+    const float *rope_factors; /* rope_freqs.weight: rope_dims/2 divisors (llama 3), or NULL; owned by gguf map */
 };
 
 /* True for a layer with the sliding window (and the local RoPE base). */

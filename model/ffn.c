@@ -43,8 +43,8 @@ enum lq_err ffn_new(const struct gguf *g, const struct arch *a, uint32_t first, 
                     struct lq_fault *fault)
 {
     if (first > last || last >= a->layers_n)
-        return lq_fail(fault, LQ_BAD_LAYER, "%s: layers %u-%u, but the model has layers 0-%u", gguf_path(g), first, last,
-                       a->layers_n - 1);
+        return lq_fail(fault, LQ_BAD_LAYER, "%s: layers %u-%u, but the model has layers 0-%u", gguf_path(g), first,
+                       last, a->layers_n - 1);
     struct ffn *f = calloc(1, sizeof *f);
     if (!f || !(f->layers = calloc(last - first + 1u, sizeof *f->layers))) {
         free(f);

@@ -14,9 +14,9 @@ struct ffn; /* read-only after ffn_new; threads share it, each with its own comp
 enum lq_err ffn_new(const struct gguf *g, const struct arch *a, uint32_t first, uint32_t last, struct ffn **out,
                     struct lq_fault *fault) LQ_MUST_CHECK;
 void ffn_free(struct ffn *f);
-uint64_t ffn_bytes(const struct ffn *f);       /* of the range's weights */
-const char *ffn_dtype(const struct ffn *f);    /* type of the first gate, e.g. "Q4_K"; several: "mixed" */
-void ffn_prefetch(const struct ffn *f);        /* reads the range's pages ahead */
+uint64_t ffn_bytes(const struct ffn *f);    /* of the range's weights */
+const char *ffn_dtype(const struct ffn *f); /* type of the first gate, e.g. "Q4_K"; several: "mixed" */
+void ffn_prefetch(const struct ffn *f);     /* reads the range's pages ahead */
 
 /* Rows of intermediate values that one call needs: caller's scratch, 2 * ffn_n * chunk floats,
  * with chunk = min(seq_n, FFN_CHUNK_ROWS). */

@@ -18,8 +18,9 @@ void gemm_xwt(const float *x, size_t seq_n, const float *w, size_t rows_n, size_
     rntm_t rntm;
     bli_rntm_init(&rntm);
     bli_rntm_set_num_threads(1, &rntm);
-    bli_sgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, (dim_t)seq_n, (dim_t)rows_n, (dim_t)k, &one, (float *)(uintptr_t)x,
-                 (inc_t)k, 1, (float *)(uintptr_t)w, 1, (inc_t)k, &zero, out, (inc_t)ldo, 1, NULL, &rntm);
+    bli_sgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, (dim_t)seq_n, (dim_t)rows_n, (dim_t)k, &one,
+                 (float *)(uintptr_t)x, (inc_t)k, 1, (float *)(uintptr_t)w, 1, (inc_t)k, &zero, out, (inc_t)ldo, 1,
+                 NULL, &rntm);
 }
 
 /* Does BLIS take this value? A refused one aborts, so a child asks. It inherits one
@@ -70,8 +71,8 @@ enum lq_err gemm_init(struct lq_fault *fault)
         char copy[32];
         snprintf(copy, sizeof copy, "%s", asked);
         if (!child_accepts(copy))
-            return lq_fail(fault, LQ_USAGE, "BLIS_ARCH_TYPE=%s: this CPU or this BLIS refuses it; unset it to have one chosen",
-                           copy);
+            return lq_fail(fault, LQ_USAGE,
+                           "BLIS_ARCH_TYPE=%s: this CPU or this BLIS refuses it; unset it to have one chosen", copy);
     } else {
         arch_t list[4];
         size_t n = candidates(list);

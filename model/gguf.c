@@ -97,11 +97,11 @@ static enum lq_err check_split(const struct gguf *g, struct lq_fault *fault)
     if (g->parts_n == 1 && !gguf_has(g, "split.count"))
         return LQ_OK;
     if (gguf_get_u32(g, "split.count", &count, &unused) == LQ_OK && count != g->parts_n)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: split.count is %" PRIu32 ", the name says %zu", g->parts[0].name, count,
-                       g->parts_n);
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: split.count is %" PRIu32 ", the name says %zu", g->parts[0].name,
+                       count, g->parts_n);
     if (gguf_get_u32(g, "split.tensors.count", &total, &unused) == LQ_OK && total != g->tensors_n)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: split.tensors.count is %" PRIu32 ", its parts hold %zu", g->parts[0].name,
-                       total, g->tensors_n);
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: split.tensors.count is %" PRIu32 ", its parts hold %zu",
+                       g->parts[0].name, total, g->tensors_n);
     return LQ_OK;
 }
 

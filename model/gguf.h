@@ -15,8 +15,20 @@
 enum { GGUF_DIMS_MAX = 4, GGUF_SPLITS_MAX = 1024, GGUF_NAME_BYTES_MAX = 256 };
 
 enum gguf_type { /* metadata value types, numbers of the file format */
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPES_N
+                 GGUF_U8,
+                 GGUF_I8,
+                 GGUF_U16,
+                 GGUF_I16,
+                 GGUF_U32,
+                 GGUF_I32,
+                 GGUF_F32,
+                 GGUF_BOOL,
+                 GGUF_STRING,
+                 GGUF_ARRAY,
+                 GGUF_U64,
+                 GGUF_I64,
+                 GGUF_F64,
+                 GGUF_TYPES_N
 };
 
 struct gguf; /* an open model; owns the maps */
@@ -58,7 +70,7 @@ enum lq_err gguf_get_string(const struct gguf *g, const char *key, struct gguf_s
 struct gguf_array {
     enum gguf_type type; /* of the elements; never GGUF_ARRAY */
     uint64_t n;
-    const uint8_t *p; /* fixed-size elements: n of them, little-endian, unaligned */
+    const uint8_t *p;                  /* fixed-size elements: n of them, little-endian, unaligned */
     const struct gguf_string *strings; /* GGUF_STRING: n of them, owned by g */
 };
 enum lq_err gguf_get_array(const struct gguf *g, const char *key, struct gguf_array *out,

@@ -10,13 +10,13 @@
 struct gguf_kv {
     struct gguf_string key;
     enum gguf_type type;
-    enum gguf_type elem;          /* of an array */
-    uint64_t n;                   /* of an array; else 1 */
-    const uint8_t *p;             /* the value's bytes; strings: NULL */
-    struct gguf_string *strings;  /* GGUF_STRING, alone or in an array: n; owned */
+    enum gguf_type elem;         /* of an array */
+    uint64_t n;                  /* of an array; else 1 */
+    const uint8_t *p;            /* the value's bytes; strings: NULL */
+    struct gguf_string *strings; /* GGUF_STRING, alone or in an array: n; owned */
 };
 
-struct gguf_part { /* one file */
+struct gguf_part {    /* one file */
     const char *name; /* for messages; owned by g->names or the caller */
     const uint8_t *p;
     size_t n;
@@ -26,7 +26,7 @@ struct gguf_part { /* one file */
 struct gguf {
     struct gguf_part *parts;
     size_t parts_n;
-    char **names; /* of the parts */
+    char **names;        /* of the parts */
     struct gguf_kv *kvs; /* of the first part */
     size_t kvs_n;
     struct gguf_tensor *tensors; /* of all parts */

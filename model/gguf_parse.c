@@ -18,7 +18,7 @@ enum {
 };
 
 static const uint8_t scalar_bytes[GGUF_TYPES_N] = {
-    [GGUF_U8] = 1, [GGUF_I8] = 1, [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+    [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
     [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
 };
 
@@ -97,11 +97,13 @@ static void free_kvs(struct gguf_kv *kvs, size_t n)
 static enum lq_err read_kvs(struct reader *r, uint64_t n, struct gguf_kv **out)
 {
     struct gguf_kv *kvs = calloc(n ? (size_t)n : 1, sizeof *kvs);
-    enum lq_err rc = kvs ? LQ_OK : lq_fail(r->fault, LQ_NOMEM, "%s: out of memory for %" PRIu64 " keys", r->part->name, n);
+    enum lq_err rc =
+        kvs ? LQ_OK : lq_fail(r->fault, LQ_NOMEM, "%s: out of memory for %" PRIu64 " keys", r->part->name, n);
     for (uint64_t i = 0; i < n && !rc; i++) {
         rc = read_string(r, "key", i, &kvs[i].key);
         if (!rc && (kvs[i].key.n == 0 || kvs[i].key.n > 65535))
-            rc = BAD(r, "%s: key %" PRIu64 " has %" PRIu64 " bytes, expected 1 to 65535", r->part->name, i, kvs[i].key.n);
+            rc = BAD(r, "%s: key %" PRIu64 " has %" PRIu64 " bytes, expected 1 to 65535", r->part->name, i,
+                     kvs[i].key.n);
         if (!rc)
             rc = read_value(r, &kvs[i]);
     }
@@ -119,13 +121,13 @@ static enum lq_err read_tensor(struct reader *r, uint64_t i, struct gguf_tensor 
     if (rc)
         return rc;
     if (name.n == 0 || name.n >= GGUF_NAME_BYTES_MAX || memchr(name.p, 0, (size_t)name.n))
-        return BAD(r, "%s: tensor %" PRIu64 ": a name of %" PRIu64 " bytes, expected 1 to %d without NUL", r->part->name,
-                   i, name.n, GGUF_NAME_BYTES_MAX - 1);
+        return BAD(r, "%s: tensor %" PRIu64 ": a name of %" PRIu64 " bytes, expected 1 to %d without NUL",
+                   r->part->name, i, name.n, GGUF_NAME_BYTES_MAX - 1);
     memcpy(t->name, name.p, (size_t)name.n);
     t->dims_n = cur_u32(&r->c);
     if (r->c.bad || t->dims_n == 0 || t->dims_n > GGUF_DIMS_MAX)
-        return BAD(r, "%s: tensor %" PRIu64 " '%s': %" PRIu32 " dimensions, expected 1 to %d", r->part->name, i, t->name,
-                   t->dims_n, GGUF_DIMS_MAX);
+        return BAD(r, "%s: tensor %" PRIu64 " '%s': %" PRIu32 " dimensions, expected 1 to %d", r->part->name, i,
+                   t->name, t->dims_n, GGUF_DIMS_MAX);
     uint64_t values = 1;
     for (uint32_t d = 0; d < GGUF_DIMS_MAX; d++) {
         t->dims[d] = d < t->dims_n ? cur_u64(&r->c) : 1;
@@ -144,8 +146,8 @@ static enum lq_err read_tensor(struct reader *r, uint64_t i, struct gguf_tensor 
         return LQ_OK; /* named when somebody needs it */
     size_t row = t->dims[0] <= SIZE_MAX ? quant_row_bytes((enum quant_type)q, (size_t)t->dims[0]) : 0;
     if (row == 0)
-        return BAD(r, "%s: tensor %" PRIu64 " '%s': rows of %" PRIu64 " values are no whole %s blocks of %u", r->part->name,
-                   i, t->name, t->dims[0], quant_info[q].name, quant_info[q].block_n);
+        return BAD(r, "%s: tensor %" PRIu64 " '%s': rows of %" PRIu64 " values are no whole %s blocks of %u",
+                   r->part->name, i, t->name, t->dims[0], quant_info[q].name, quant_info[q].block_n);
     if (__builtin_mul_overflow((uint64_t)row, values / t->dims[0], &t->bytes))
         return BAD(r, "%s: tensor %" PRIu64 " '%s' has too many bytes", r->part->name, i, t->name);
     return LQ_OK;
@@ -171,8 +173,8 @@ static enum lq_err check_overlap(struct reader *r, struct gguf_tensor *t, size_t
     enum lq_err rc = LQ_OK;
     for (size_t i = 1; i < known && !rc; i++)
         if (sorted[i - 1]->data + sorted[i - 1]->bytes > sorted[i]->data)
-            rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensors '%s' and '%s' overlap", r->part->name, sorted[i - 1]->name,
-                         sorted[i]->name);
+            rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensors '%s' and '%s' overlap", r->part->name,
+                         sorted[i - 1]->name, sorted[i]->name);
     free(sorted);
     return rc;
 }
@@ -188,8 +190,8 @@ static enum lq_err read_alignment(struct reader *r, const struct gguf_kv *kvs, u
             return BAD(r, "%s: general.alignment is no u32", r->part->name);
         *align = le32_get(kvs[i].p);
         if (*align == 0 || *align > ALIGN_MAX || (*align & (*align - 1)))
-            return BAD(r, "%s: general.alignment is %" PRIu64 ", expected a power of two up to %d", r->part->name, *align,
-                       ALIGN_MAX);
+            return BAD(r, "%s: general.alignment is %" PRIu64 ", expected a power of two up to %d", r->part->name,
+                       *align, ALIGN_MAX);
     }
     return LQ_OK;
 }
@@ -218,8 +220,9 @@ static enum lq_err read_tensors(struct reader *r, struct gguf *g, uint64_t n, ui
         if (quant_of_ggml(t[i].type) < 0)
             continue;
         if (offsets[i] % align != 0)
-            rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensor %" PRIu64 " '%s': offset %" PRIu64 " is not aligned to %" PRIu64,
-                         r->part->name, i, t[i].name, offsets[i], align);
+            rc = lq_fail(r->fault, LQ_BAD_MODEL,
+                         "%s: tensor %" PRIu64 " '%s': offset %" PRIu64 " is not aligned to %" PRIu64, r->part->name,
+                         i, t[i].name, offsets[i], align);
         else if (t[i].bytes > data_n || offsets[i] > data_n - t[i].bytes)
             rc = lq_fail(r->fault, LQ_BAD_MODEL,
                          "%s: tensor %" PRIu64 " '%s': offset %" PRIu64 " + %" PRIu64

@@ -10,15 +10,15 @@
 #include "proto/cpu.h"
 
 enum {
-    TILE_ROWS = 64,  /* rows of W that one BLIS call takes: fixed, so results never depend on threads */
-    DOT_GRAIN = 16,  /* rows of W a thread takes at once */
+    TILE_ROWS = 64, /* rows of W that one BLIS call takes: fixed, so results never depend on threads */
+    DOT_GRAIN = 16, /* rows of W a thread takes at once */
     CACHE_LINE = 64,
 };
 
 struct compute {
     struct kern_ops kern;
     struct pool *pool;
-    float *scratch;        /* one of scratch_n floats a thread */
+    float *scratch; /* one of scratch_n floats a thread */
     size_t scratch_n;
     char text[96];
 };
@@ -37,7 +37,8 @@ enum lq_err compute_new(size_t threads_n, size_t cols_max, struct compute **out,
         goto out;
     kern_init(&c->kern, cpu);
     rc = LQ_NOMEM;
-    if (!(c->pool = pool_new(threads_n)) || !size_mul(cols_max + CACHE_LINE / sizeof(float), TILE_ROWS, &c->scratch_n) ||
+    if (!(c->pool = pool_new(threads_n)) ||
+        !size_mul(cols_max + CACHE_LINE / sizeof(float), TILE_ROWS, &c->scratch_n) ||
         !size_mul(c->scratch_n, sizeof(float) * pool_threads_n(c->pool), &bytes) ||
         !(c->scratch = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE))) {
         rc = lq_fail(fault, rc, "out of memory for %zu threads and rows of %zu values", threads_n, cols_max);
@@ -84,7 +85,7 @@ static const struct gguf_tensor *find(const struct gguf *g, const char *name, en
 {
     const struct gguf_tensor *t = gguf_tensor(g, name);
     int q = t ? quant_of_ggml(t->type) : -1;
-    *rc = !t ? lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is missing", gguf_path(g), name)
+    *rc = !t      ? lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is missing", gguf_path(g), name)
           : q < 0 ? lq_fail(fault, LQ_UNSUPPORTED, "%s: tensor '%s' has type %s (%" PRIu32 "), which is not read",
                             gguf_path(g), name, quant_ggml_name(t->type), t->type)
                   : LQ_OK;
@@ -101,8 +102,8 @@ enum lq_err mat_bind(struct mat *m, const struct gguf *g, const char *name, size
     if (rc)
         return rc;
     if (t->dims_n != 2 || t->dims[0] != cols_n || t->dims[1] != rows_n)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is [%" PRIu64 ", %" PRIu64 "], expected [%zu, %zu]", gguf_path(g),
-                       name, t->dims[0], t->dims[1], cols_n, rows_n);
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is [%" PRIu64 ", %" PRIu64 "], expected [%zu, %zu]",
+                       gguf_path(g), name, t->dims[0], t->dims[1], cols_n, rows_n);
     *m = (struct mat){t->data, type, rows_n, cols_n, quant_row_bytes(type, cols_n)};
     return LQ_OK;
 }
@@ -115,7 +116,8 @@ enum lq_err vec_load(const struct gguf *g, const char *name, size_t n, float *ou
     if (rc)
         return rc;
     if (t->dims_n != 1 || t->dims[0] != n)
-        return lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' has %" PRIu64 " values in %" PRIu32 " dimensions, expected %zu in one",
+        return lq_fail(fault, LQ_BAD_MODEL,
+                       "%s: tensor '%s' has %" PRIu64 " values in %" PRIu32 " dimensions, expected %zu in one",
                        gguf_path(g), name, t->dims[0], t->dims_n, n);
     kern_ref.dequant[type](t->data, n, out);
     return LQ_OK;

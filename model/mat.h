@@ -26,7 +26,8 @@ enum { MAT_DOT_ROWS_MAX = 8 }; /* up to here kernels, beyond BLIS */
 /* threads_n as pool_new(). cols_max: the longest row of a matrix that will come, so
  * that nothing is allocated later. Chooses the BLIS configuration on the first
  * call in the process (gemm_blis.h) and logs nothing: see compute_describe(). */
-enum lq_err compute_new(size_t threads_n, size_t cols_max, struct compute **out, struct lq_fault *fault) LQ_MUST_CHECK;
+enum lq_err compute_new(size_t threads_n, size_t cols_max, struct compute **out,
+                        struct lq_fault *fault) LQ_MUST_CHECK;
 void compute_free(struct compute *c);
 const struct kern_ops *compute_kern(const struct compute *c);
 struct pool *compute_pool(const struct compute *c);
@@ -45,6 +46,7 @@ void mat_row(const struct compute *c, const struct mat *w, size_t row, float *ou
 
 /* A vector tensor (norm weights, biases) as floats into out[n]; any known type.
  * optional: *found = false instead of an error when the tensor is absent. */
-enum lq_err vec_load(const struct gguf *g, const char *name, size_t n, float *out, struct lq_fault *fault) LQ_MUST_CHECK;
+enum lq_err vec_load(const struct gguf *g, const char *name, size_t n, float *out,
+                     struct lq_fault *fault) LQ_MUST_CHECK;
 
 #endif

@@ -8,8 +8,18 @@
 #include <stdint.h>
 
 enum quant_type { /* our numbers; dense, for tables */
-    QUANT_F32, QUANT_F16, QUANT_BF16, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_0, QUANT_Q5_1, QUANT_Q8_0,
-    QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_TYPES_N
+                  QUANT_F32,
+                  QUANT_F16,
+                  QUANT_BF16,
+                  QUANT_Q4_0,
+                  QUANT_Q4_1,
+                  QUANT_Q5_0,
+                  QUANT_Q5_1,
+                  QUANT_Q8_0,
+                  QUANT_Q4_K,
+                  QUANT_Q5_K,
+                  QUANT_Q6_K,
+                  QUANT_TYPES_N
 };
 
 struct quant_info {

@@ -90,15 +90,16 @@ AVX512 static size_t f16_saturates(const float *x, size_t n)
     size_t over = 0;
     for (size_t i = 0; i < n; i += 16) {
         __m512 v = _mm512_maskz_loadu_ps((__mmask16)lanes(i, n), x + i);
-        over += (size_t)__builtin_popcount(
-            _mm512_cmp_ps_mask(_mm512_abs_ps(v), _mm512_set1_ps(65504.0f), _CMP_GT_OQ));
+        over +=
+            (size_t)__builtin_popcount(_mm512_cmp_ps_mask(_mm512_abs_ps(v), _mm512_set1_ps(65504.0f), _CMP_GT_OQ));
     }
     return over;
 }
 
 void codec_init_avx512(struct codec_ops *ops)
 {
-    *ops = (struct codec_ops){"avx512", f16_encode, f16_decode, i8_encode_row, i8_decode_row, first_bad, f16_saturates};
+    *ops =
+        (struct codec_ops){"avx512", f16_encode, f16_decode, i8_encode_row, i8_decode_row, first_bad, f16_saturates};
 }
 #else
 void codec_init_avx512(struct codec_ops *ops)

@@ -131,7 +131,8 @@ static enum lq_err unknown_type(struct slice type, struct lq_fault *fault)
 {
     if (is(type, "application/x-www-form-urlencoded"))
         return lq_fail(fault, LQ_BAD_MEDIA,
-                       "Content-Type %.*s is a form: send JSON with `curl --json`, not `curl -d`", (int)type.n, type.p);
+                       "Content-Type %.*s is a form: send JSON with `curl --json`, not `curl -d`", (int)type.n,
+                       type.p);
     return lq_fail(fault, LQ_BAD_MEDIA,
                    "Content-Type '%.*s' is not served: use application/json or application/x-larql-ffn[-f16|-i8]",
                    type.n > 100 ? 100 : (int)type.n, type.p);
@@ -139,8 +140,8 @@ static enum lq_err unknown_type(struct slice type, struct lq_fault *fault)
 
 enum lq_err negotiate_body(const char *content_type, bool *json, enum wire_format *body, struct lq_fault *fault)
 {
-    struct slice type = content_type ? media_type((struct slice){content_type, strlen(content_type)})
-                                     : (struct slice){"", 0};
+    struct slice type =
+        content_type ? media_type((struct slice){content_type, strlen(content_type)}) : (struct slice){"", 0};
     *json = type.n == 0 || is(type, "application/json");
     *body = WIRE_F32;
     if (*json)
@@ -199,10 +200,12 @@ const char *negotiate_client_accept(enum wire_format wanted)
 
 enum lq_err negotiate_answer(const char *content_type, enum wire_format *out, struct lq_fault *fault)
 {
-    struct slice type = media_type((struct slice){content_type ? content_type : "", content_type ? strlen(content_type) : 0});
+    struct slice type =
+        media_type((struct slice){content_type ? content_type : "", content_type ? strlen(content_type) : 0});
     int f = format_of(type);
     if (f < 0)
-        return lq_fail(fault, LQ_BAD_ANSWER, "answer has Content-Type '%.*s', not one of application/x-larql-ffn[-f16|-i8]",
+        return lq_fail(fault, LQ_BAD_ANSWER,
+                       "answer has Content-Type '%.*s', not one of application/x-larql-ffn[-f16|-i8]",
                        type.n > 100 ? 100 : (int)type.n, type.p);
     *out = (enum wire_format)f;
     return LQ_OK;

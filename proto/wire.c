@@ -106,8 +106,8 @@ enum lq_err wire_payload_check(enum wire_format f, uint32_t seq_len, uint32_t hi
         return lq_fail(fault, LQ_BAD_BODY, "residual has %" PRIu64 " bytes, expected %" PRIu64, payload_n, expected);
     uint64_t got = f == WIRE_I8 ? payload_n / row * hidden : payload_n / unit;
     return lq_fail(fault, LQ_BAD_BODY,
-                   "residual has %" PRIu64 " elements, expected %" PRIu64 " (seq_len=%" PRIu32 " * hidden_size=%" PRIu32
-                   ")",
+                   "residual has %" PRIu64 " elements, expected %" PRIu64 " (seq_len=%" PRIu32
+                   " * hidden_size=%" PRIu32 ")",
                    got, values, seq_len, hidden);
 }
 
@@ -139,7 +139,8 @@ enum lq_err wire_payload_decode(const struct codec_ops *ops, enum wire_format f,
         memcpy(out, payload, n * sizeof *out); /* every host we build for is little-endian: asserted below */
     size_t bad = ops->finite(out, n);
     if (bad < n)
-        return lq_fail(fault, LQ_BAD_BODY, "%s is not finite at row %zu, index %zu", what, bad / hidden, bad % hidden);
+        return lq_fail(fault, LQ_BAD_BODY, "%s is not finite at row %zu, index %zu", what, bad / hidden,
+                       bad % hidden);
     return LQ_OK;
 }
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "f32 payloads are copied as they are");
@@ -211,10 +212,12 @@ static enum lq_err entry_decode(const struct codec_ops *ops, enum wire_format f,
                                 struct lq_fault *fault)
 {
     if (layer != want)
-        return lq_fail(fault, LQ_BAD_ANSWER, "answer holds layer %" PRIu32 " where %" PRIu32 " was asked", layer, want);
+        return lq_fail(fault, LQ_BAD_ANSWER, "answer holds layer %" PRIu32 " where %" PRIu32 " was asked", layer,
+                       want);
     if (rows != seq_len)
-        return lq_fail(fault, LQ_BAD_ANSWER, "answer of layer %" PRIu32 " has %" PRIu32 " rows, %" PRIu32 " were sent",
-                       layer, rows, seq_len);
+        return lq_fail(fault, LQ_BAD_ANSWER,
+                       "answer of layer %" PRIu32 " has %" PRIu32 " rows, %" PRIu32 " were sent", layer, rows,
+                       seq_len);
     uint64_t payload_n = wire_row_bytes(f, hidden) * seq_len; /* the caller could hold S*h floats */
     const uint8_t *payload = payload_n <= SIZE_MAX ? cur_skip(c, (size_t)payload_n) : NULL;
     if (!payload)
@@ -245,8 +248,9 @@ enum lq_err wire_answer_decode(const struct codec_ops *ops, enum wire_format f, 
         for (uint32_t i = 0; i < layers_n && !rc; i++) {
             uint32_t layer = cur_u32(&c), rows = cur_u32(&c), floats = cur_u32(&c);
             if (c.bad || floats != values_n)
-                return lq_fail(fault, LQ_BAD_ANSWER, "answer of layer %" PRIu32 " declares %" PRIu32
-                               " values, expected %zu", layers[i], floats, values_n);
+                return lq_fail(fault, LQ_BAD_ANSWER,
+                               "answer of layer %" PRIu32 " declares %" PRIu32 " values, expected %zu", layers[i],
+                               floats, values_n);
             rc = entry_decode(ops, f, &c, layer, layers[i], rows, seq_len, hidden, out + i * values_n, fault);
         }
     }

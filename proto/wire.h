@@ -55,8 +55,8 @@ static inline uint32_t wire_head_layer(const struct wire_head *h, size_t i)
  * LQ_OK with *more_n > 0 and nothing in *out: the head goes on, call again with
  * at least that many bytes (never over WIRE_HEAD_BYTES_MAX).
  * more_n may be NULL when have_n == body_n. */
-enum lq_err wire_head_decode(const uint8_t *p, size_t have_n, uint64_t body_n, struct wire_head *out,
-                             size_t *more_n, struct lq_fault *fault) LQ_MUST_CHECK;
+enum lq_err wire_head_decode(const uint8_t *p, size_t have_n, uint64_t body_n, struct wire_head *out, size_t *more_n,
+                             struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Checks 11 and 12: seq_len >= 1, S*h within 64 bits, payload length exact.
  * On LQ_OK *values_n = S*h, safe to allocate (each value has >= 1 payload byte). */
@@ -76,8 +76,8 @@ size_t wire_payload_encode(const struct codec_ops *ops, enum wire_format f, cons
 /* Bytes of a request head; the single form needs layers_n == 1. */
 size_t wire_request_head_bytes(bool batch, uint32_t layers_n);
 /* Writes that many bytes; flags = full_output. */
-void wire_request_head_encode(bool batch, const uint32_t *layers, uint32_t layers_n, uint32_t seq_len,
-                              uint32_t top_k, uint8_t *out);
+void wire_request_head_encode(bool batch, const uint32_t *layers, uint32_t layers_n, uint32_t seq_len, uint32_t top_k,
+                              uint8_t *out);
 
 /* ---- answers -------------------------------------------------------- */
 

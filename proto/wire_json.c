@@ -61,7 +61,8 @@ static json_t *load(const char *text, size_t n, struct lq_fault *fault)
         if (!wide)
             (void)lq_fail(fault, LQ_NOMEM, "out of memory for a JSON body of %zu bytes", n);
         else if (!root)
-            (void)lq_fail(fault, LQ_BAD_JSON, "invalid JSON: %s at line %d, column %d", err.text, err.line, err.column);
+            (void)lq_fail(fault, LQ_BAD_JSON, "invalid JSON: %s at line %d, column %d", err.text, err.line,
+                          err.column);
     } else if (!root) {
         (void)(json_error_code(&err) == json_error_out_of_memory
                    ? lq_fail(fault, LQ_NOMEM, "out of memory for a JSON body of %zu bytes", n)
@@ -113,7 +114,8 @@ static enum lq_err take_residual(const json_t *root, struct wire_json_request *r
 {
     const json_t *list = json_object_get(root, "residual");
     if (!json_is_array(list))
-        return lq_fail(fault, LQ_BAD_JSON, list ? "'residual' must be a list of numbers" : "missing field 'residual'");
+        return lq_fail(fault, LQ_BAD_JSON,
+                       list ? "'residual' must be a list of numbers" : "missing field 'residual'");
     r->residual_n = json_array_size(list);
     if (!(r->residual = malloc(r->residual_n * sizeof *r->residual + 1)))
         return lq_fail(fault, LQ_NOMEM, "out of memory for %zu values", r->residual_n);
@@ -149,9 +151,9 @@ enum lq_err wire_json_request_decode(const char *text, size_t n, struct wire_jso
     json_t *root = load(text, n, fault);
     if (!root)
         return fault->code;
-    enum lq_err rc = json_is_object(root) ? LQ_OK
-                                          : lq_fail(fault, LQ_BAD_JSON,
-                                                    "invalid JSON: expected an object at line 1, column 1");
+    enum lq_err rc = json_is_object(root)
+                         ? LQ_OK
+                         : lq_fail(fault, LQ_BAD_JSON, "invalid JSON: expected an object at line 1, column 1");
     if (!rc)
         rc = take_rest(root, r, fault);
     if (!rc)
@@ -178,8 +180,8 @@ enum lq_err wire_json_residual_check(const struct wire_json_request *r, uint32_t
     if (r->seq_len == 0)
         return lq_fail(fault, LQ_BAD_BODY, "seq_len must be >= 1");
     if (!r->full_output && r->seq_len != 1)
-        return lq_fail(fault, LQ_BAD_BODY, "features need exactly one row, seq_len is %" PRIu32
-                       "; set full_output for more", r->seq_len);
+        return lq_fail(fault, LQ_BAD_BODY,
+                       "features need exactly one row, seq_len is %" PRIu32 "; set full_output for more", r->seq_len);
     uint64_t expected = (uint64_t)rows * hidden;
     if (r->residual_n != expected)
         return lq_fail(fault, LQ_BAD_BODY,
@@ -188,7 +190,8 @@ enum lq_err wire_json_residual_check(const struct wire_json_request *r, uint32_t
                        r->residual_n, expected, rows, hidden);
     for (size_t i = 0; i < r->residual_n; i++)
         if (!isfinite(r->residual[i]))
-            return lq_fail(fault, LQ_BAD_BODY, "residual is not finite at row %zu, index %zu", i / hidden, i % hidden);
+            return lq_fail(fault, LQ_BAD_BODY, "residual is not finite at row %zu, index %zu", i / hidden,
+                           i % hidden);
     return LQ_OK;
 }
 
@@ -202,7 +205,8 @@ static void put_u32s(struct json_text *t, const uint32_t *x, size_t n)
     json_text_put(t, "]");
 }
 
-char *wire_json_request_encode(const struct wire_json_request *r, const uint32_t *layers, uint32_t layers_n, size_t *n)
+char *wire_json_request_encode(const struct wire_json_request *r, const uint32_t *layers, uint32_t layers_n,
+                               size_t *n)
 {
     struct json_text t = {0};
     json_text_put(&t, "{\"layers\":");

@@ -42,9 +42,9 @@ char *wire_json_output_encode(const uint32_t *layers, uint32_t layers_n, uint32_
                               const float *x, double latency_ms, size_t *n);
 
 struct wire_features {
-    uint32_t n;       /* at most top_k */
-    uint32_t *ids;    /* sorted by |score| descending */
-    float *scores;    /* gate . x, rounded to 0.01 on output */
+    uint32_t n;    /* at most top_k */
+    uint32_t *ids; /* sorted by |score| descending */
+    float *scores; /* gate . x, rounded to 0.01 on output */
 };
 char *wire_json_features_encode(const uint32_t *layers, uint32_t layers_n, const struct wire_features *f,
                                 double latency_ms, size_t *n);

@@ -52,7 +52,8 @@ static void put_numbers(struct json_text *t, const json_t *list)
     size_t i;
     json_t *v;
     json_text_put(t, "[");
-    json_array_foreach(list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         json_text_put(t, i ? "," : "");
         if (json_is_integer(v))
             json_text_printf(t, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
@@ -108,9 +109,9 @@ enum lq_err wire_json_merge(const uint32_t *layers, uint32_t layers_n, const str
     for (size_t k = 0; k < parts_n && !rc; k++) {
         json_error_t err;
         roots[k] = json_loadb(parts[k].body, parts[k].body_n, JSON_REJECT_DUPLICATES, &err);
-        rc = json_is_object(roots[k]) ? part_check(roots[k], &parts[k], fault)
-                                      : lq_fail(fault, LQ_BAD_ANSWER, "shard %s: its answer is no JSON object",
-                                                parts[k].url);
+        rc = json_is_object(roots[k])
+                 ? part_check(roots[k], &parts[k], fault)
+                 : lq_fail(fault, LQ_BAD_ANSWER, "shard %s: its answer is no JSON object", parts[k].url);
     }
     for (uint32_t i = 0; i < layers_n && !rc; i++)
         if (!find_entry(roots, parts, parts_n, layers[i]))

@@ -80,14 +80,14 @@ static void answer_stats(void *arg, struct http_req *r)
         return;
     }
     const struct route_table *t = rt->table;
-    http_front_json_new(
-        r, 200,
-        json_pack("{ss,ss,ss,si,si,si,sI,sI,ss,so,ss,s{sb,sI,sI}}", "model", l->stats.model, "family", l->stats.family, "mode",
-                  "ffn-service", "layers", (int)l->stats.layers, "hidden_size", (int)l->stats.hidden, "features_per_layer",
-                  (int)l->stats.features, "layer_start", (json_int_t)t->routes[0].first, "layer_end",
-                  (json_int_t)t->routes[t->routes_n - 1].last, "dtype", l->stats.dtype, "wire", wire_intersection(rt),
-                  "kernels", "router", "loaded", "ffn_service", up_n(rt) > 0, "shards", (json_int_t)rt->links_n,
-                  "shards_up", (json_int_t)up_n(rt)));
+    http_front_json_new(r, 200,
+                        json_pack("{ss,ss,ss,si,si,si,sI,sI,ss,so,ss,s{sb,sI,sI}}", "model", l->stats.model, "family",
+                                  l->stats.family, "mode", "ffn-service", "layers", (int)l->stats.layers,
+                                  "hidden_size", (int)l->stats.hidden, "features_per_layer", (int)l->stats.features,
+                                  "layer_start", (json_int_t)t->routes[0].first, "layer_end",
+                                  (json_int_t)t->routes[t->routes_n - 1].last, "dtype", l->stats.dtype, "wire",
+                                  wire_intersection(rt), "kernels", "router", "loaded", "ffn_service", up_n(rt) > 0,
+                                  "shards", (json_int_t)rt->links_n, "shards_up", (json_int_t)up_n(rt)));
 }
 
 static void answer_models(void *arg, struct http_req *r)
@@ -96,9 +96,10 @@ static void answer_models(void *arg, struct http_req *r)
     const struct link *l = known_link(rt);
     json_t *data = json_array();
     if (l)
-        json_array_append_new(data, json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
-                                              (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->start_us) / 1000000)),
-                                              "owned_by", "larql-grid"));
+        json_array_append_new(data,
+                              json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
+                                        (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->start_us) / 1000000)),
+                                        "owned_by", "larql-grid"));
     http_front_json_new(r, 200, json_pack("{ss,so}", "object", "list", "data", data));
 }
 
@@ -138,8 +139,8 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *router)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start},    {"/v1/health", "GET", answer_health},
-        {"/v1/stats", "GET", answer_stats},      {"/v1/models", "GET", answer_models},
+        {"/v1/walk-ffn", "POST", flow_start},     {"/v1/health", "GET", answer_health},
+        {"/v1/stats", "GET", answer_stats},       {"/v1/models", "GET", answer_models},
         {"/v1/topology", "GET", answer_topology}, {"/metrics", "GET", answer_metrics},
     };
     http_front_dispatch(pages, sizeof pages / sizeof *pages, router, r);
@@ -164,7 +165,8 @@ bool admin_metrics_init(struct router *rt)
         {&rt->m.retries, metrics_counter, "larql_router_retries_total", "requests sent again to another replica"},
         {&rt->m.cut_answers, metrics_counter, "larql_router_cut_answers_total",
          "answers that a shard lost half-way; the client's connection was closed"},
-        {&rt->m.shards_up, metrics_gauge, "larql_router_shards_up", "shards whose last probe or request was answered"},
+        {&rt->m.shards_up, metrics_gauge, "larql_router_shards_up",
+         "shards whose last probe or request was answered"},
         {&rt->m.connections, metrics_gauge, "larql_router_connections", "open client connections"},
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {

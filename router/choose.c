@@ -20,7 +20,8 @@ static bool has_replica(const struct route *r, uint32_t link)
 }
 
 /* The best replica of the first layer's route that every other route has too. */
-static struct link *common_link(struct router *rt, const uint32_t *layers, uint32_t layers_n, const struct link *avoid)
+static struct link *common_link(struct router *rt, const uint32_t *layers, uint32_t layers_n,
+                                const struct link *avoid)
 {
     const struct route *first = route_find(rt->table, layers[0]);
     struct link *best = NULL;

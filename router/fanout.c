@@ -143,10 +143,14 @@ static void merge_run(struct offload_task *t, void *arg)
         struct sub *s = &f->subs[i];
         size_t n = evbuffer_get_length(s->answer);
         unsigned char *p = n ? evbuffer_pullup(s->answer, -1) : (unsigned char *)"";
-        parts[i] = (struct wire_json_part){
-            .body = (char *)p, .body_n = p ? n : 0, .layers = s->layers, .layers_n = s->layers_n, .url = s->link->url};
+        parts[i] = (struct wire_json_part){.body = (char *)p,
+                                           .body_n = p ? n : 0,
+                                           .layers = s->layers,
+                                           .layers_n = s->layers_n,
+                                           .url = s->link->url};
     }
-    f->fault.code = wire_json_merge(f->in.layers, f->in.layers_n, parts, f->subs_n, &f->merged, &f->merged_n, &f->fault);
+    f->fault.code =
+        wire_json_merge(f->in.layers, f->in.layers_n, parts, f->subs_n, &f->merged, &f->merged_n, &f->fault);
     free(parts);
 }
 

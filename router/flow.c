@@ -242,8 +242,8 @@ struct http_headers *flow_shard_headers(struct http_req *r, uint64_t deadline_us
     struct http_headers *h = http_headers_new();
     char left[32];
     snprintf(left, sizeof left, "%" PRIu64, ms_left(deadline_us));
-    bool ok = h && http_headers_add(h, "X-Request-Id", http_req_id(r)) &&
-              http_headers_add(h, "X-Larql-Deadline-Ms", left);
+    bool ok =
+        h && http_headers_add(h, "X-Request-Id", http_req_id(r)) && http_headers_add(h, "X-Larql-Deadline-Ms", left);
     for (size_t i = 0; i < http_headers_n(from) && ok; i++) {
         const char *name, *value;
         http_headers_at(from, i, &name, &value);
@@ -365,8 +365,7 @@ static void on_body_end(struct http_req *r, struct evbuffer *in, void *arg)
         return;
     }
     f->in_bytes += evbuffer_get_length(in);
-    enum lq_err rc =
-        evbuffer_add_buffer(f->body, in) == 0 ? LQ_OK : lq_fail(&fault, LQ_NOMEM, "out of memory");
+    enum lq_err rc = evbuffer_add_buffer(f->body, in) == 0 ? LQ_OK : lq_fail(&fault, LQ_NOMEM, "out of memory");
     if (!rc && f->layers_n == 0)
         rc = route_head(f, evbuffer_get_length(f->body), &fault);
     if (!rc)

@@ -47,7 +47,8 @@ static void compare_with_peers(const struct link *l)
     const struct router *rt = l->router;
     for (size_t i = 0; i < rt->links_n; i++) {
         const struct link *peer = &rt->links[i];
-        if (peer != l && peer->stats.hidden && (peer->stats.hidden != l->stats.hidden || peer->stats.layers != l->stats.layers))
+        if (peer != l && peer->stats.hidden &&
+            (peer->stats.hidden != l->stats.hidden || peer->stats.layers != l->stats.layers))
             log_error("shard_mismatch url=%s hidden_size=%u layers=%u peer=%s peer_hidden_size=%u peer_layers=%u",
                       l->url, l->stats.hidden, l->stats.layers, peer->url, peer->stats.hidden, peer->stats.layers);
     }

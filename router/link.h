@@ -20,8 +20,8 @@ struct link {
     struct event *probe_ev;
     struct http_call *probe; /* the one under way */
     bool probed_once;
-    char why[200];           /* of the last step to DOWN */
-    double latency_us;       /* moving average of whole answers */
+    char why[200];     /* of the last step to DOWN */
+    double latency_us; /* moving average of whole answers */
     uint64_t answers_n;
     struct peer_stats stats; /* hidden 0: not known yet */
 };

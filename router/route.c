@@ -71,9 +71,8 @@ static enum lq_err add_item(struct route_table *t, struct item x, struct lq_faul
         if (r->first == new.first && r->last == new.last)
             return add_replica(r, at, t->urls[at], fault);
         if (new.first <= r->last && r->first <= new.last)
-            return lq_fail(fault, LQ_USAGE,
-                           "layers %u-%u overlap %u-%u in part; a replica repeats a range exactly", new.first,
-                           new.last, r->first, r->last);
+            return lq_fail(fault, LQ_USAGE, "layers %u-%u overlap %u-%u in part; a replica repeats a range exactly",
+                           new.first, new.last, r->first, r->last);
     }
     new.replicas[new.replicas_n++] = (uint32_t)at;
     t->routes[t->routes_n++] = new;

@@ -14,9 +14,9 @@ static void answer_health(void *arg, struct http_req *r)
         http_front_json_new(r, 503, json_pack("{ss}", "status", "draining"));
     else
         http_front_json_new(r, 200,
-                                json_pack("{ss,sI,sI}", "status", "ok", "uptime_seconds",
-                                          (json_int_t)((clock_us() - s->start_us) / 1000000), "requests_served",
-                                          (json_int_t)s->served_n));
+                            json_pack("{ss,sI,sI}", "status", "ok", "uptime_seconds",
+                                      (json_int_t)((clock_us() - s->start_us) / 1000000), "requests_served",
+                                      (json_int_t)s->served_n));
 }
 
 static json_t *wire_list(const struct wire_switches *w)
@@ -32,22 +32,23 @@ static void answer_stats(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     const struct arch *a = &s->arch;
-    http_front_json_new(
-        r, 200,
-        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
-                  "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
-                  (int)a->ffn_n, "layer_start", (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype",
-                  ffn_dtype(s->ffn), "wire", wire_list(&s->wire), "kernels", s->kernels, "loaded", "ffn_service", 1,
-                  "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
+    http_front_json_new(r, 200,
+                        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,s{sb,sI}}", "model", s->model_id, "family",
+                                  a->family, "mode", "ffn-service", "layers", (int)a->layers_n, "hidden_size",
+                                  (int)a->hidden_n, "features_per_layer", (int)a->ffn_n, "layer_start",
+                                  (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype", ffn_dtype(s->ffn),
+                                  "wire", wire_list(&s->wire), "kernels", s->kernels, "loaded", "ffn_service", 1,
+                                  "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
 }
 
 static void answer_models(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     http_front_json_new(r, 200,
-                            json_pack("{ss,s[{ss,ss,sI,ss}]}", "object", "list", "data", "id", s->model_id, "object",
-                                      "model", "created", (json_int_t)(time(NULL) - (time_t)((clock_us() - s->start_us) / 1000000)),
-                                      "owned_by", "larql-grid"));
+                        json_pack("{ss,s[{ss,ss,sI,ss}]}", "object", "list", "data", "id", s->model_id, "object",
+                                  "model", "created",
+                                  (json_int_t)(time(NULL) - (time_t)((clock_us() - s->start_us) / 1000000)),
+                                  "owned_by", "larql-grid"));
 }
 
 static void answer_metrics(void *arg, struct http_req *r)
@@ -63,8 +64,8 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *shard)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start},  {"/v1/health", "GET", answer_health},
-        {"/v1/stats", "GET", answer_stats},    {"/v1/models", "GET", answer_models},
+        {"/v1/walk-ffn", "POST", flow_start}, {"/v1/health", "GET", answer_health},
+        {"/v1/stats", "GET", answer_stats},   {"/v1/models", "GET", answer_models},
         {"/metrics", "GET", answer_metrics},
     };
     http_front_dispatch(pages, sizeof pages / sizeof *pages, shard, r);
@@ -81,7 +82,8 @@ bool admin_metrics_init(struct shard *s)
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
         const char *name, *help;
     } rest[] = {
-        {&s->m.seconds, metrics_histogram, "larql_shard_request_seconds", "walk-ffn, header read to answer handed over"},
+        {&s->m.seconds, metrics_histogram, "larql_shard_request_seconds",
+         "walk-ffn, header read to answer handed over"},
         {&s->m.compute_seconds, metrics_histogram, "larql_shard_compute_seconds",
          "time on the compute thread, decode and encode included"},
         {&s->m.rows, metrics_counter, "larql_shard_rows_total", "rows times layers computed"},

@@ -178,8 +178,8 @@ void flow_start(void *arg, struct http_req *r)
         return;
     }
     const struct http_headers *h = http_req_headers(r);
-    enum lq_err rc = negotiate(http_headers_get(h, "Content-Type"), http_headers_join(h, "Accept", accept, sizeof accept),
-                               &s->wire, &form, &fault);
+    enum lq_err rc = negotiate(http_headers_get(h, "Content-Type"),
+                               http_headers_join(h, "Accept", accept, sizeof accept), &s->wire, &form, &fault);
     uint64_t limit = !rc && form.json ? s->json_max : s->body_max;
     if (rc && !http_front_too_long(r, limit)) { /* 413 comes before 415; http_req_read() below answers it */
         http_req_reply_fault(r, &fault, NULL);

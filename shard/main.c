@@ -29,8 +29,8 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
          &o->threads},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
-        {"no-f16", 0, OPT_FLAG, NULL, NULL, "serve no f16 bodies (also LARQL_F16_WIRE=0, LARQL_F16_WIRE_DISABLE)", 0, 0,
-         &o->no_f16},
+        {"no-f16", 0, OPT_FLAG, NULL, NULL, "serve no f16 bodies (also LARQL_F16_WIRE=0, LARQL_F16_WIRE_DISABLE)", 0,
+         0, &o->no_f16},
         {"no-i8", 0, OPT_FLAG, NULL, NULL, "serve no i8 bodies (also LARQL_I8_WIRE=0)", 0, 0, &o->no_i8},
         {"wire-preference", 0, OPT_TEXT, "precise|compact", NULL,
          "which format wins at equal q in Accept (default precise; compact for LARQL's clients)", 0, 0,
@@ -108,7 +108,8 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
 
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
-    enum lq_err rc = serve_listen(s->loop, &o->serve, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
+    enum lq_err rc =
+        serve_listen(s->loop, &o->serve, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
     struct serve_drain drain = {
         .loop = s->loop, .server = s->server, .draining = &s->draining, .drain_ms = (uint64_t)o->serve.drain_ms};
     if (!rc)
@@ -116,9 +117,9 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
     if (rc)
         return rc;
     s->start_us = clock_us();
-    log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s", log_q(s->model_id),
-             s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n, s->arch.ffn_n,
-             ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
+    log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
+             log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
+             s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
     serve_ready(s->server);
     loop_run(s->loop);
     return LQ_OK;

@@ -36,7 +36,8 @@ static enum lq_err check_answer_size(const struct shard *s, uint64_t bytes, stru
 }
 
 /* out = FFN of one layer on seq_len rows, all finite. */
-static enum lq_err forward(struct work *w, struct job *j, uint32_t layer, const float *x, uint32_t seq_len, float *out)
+static enum lq_err forward(struct work *w, struct job *j, uint32_t layer, const float *x, uint32_t seq_len,
+                           float *out)
 {
     const struct shard *s = j->shard;
     uint32_t hidden = s->arch.hidden_n;
@@ -128,7 +129,8 @@ static enum lq_err answer_binary(struct work *w, struct job *j, const float *x, 
         free(answer);
         j->saturated_n = 0;
         if (!(answer = malloc(bytes)))
-            return lq_fail(&j->fault, LQ_NOMEM, "out of memory for an answer of %llu bytes", (unsigned long long)bytes);
+            return lq_fail(&j->fault, LQ_NOMEM, "out of memory for an answer of %llu bytes",
+                           (unsigned long long)bytes);
         rc = fill_answer(w, j, form, may_fall_back, x, out, answer, payload_n, &saturates);
         if (rc) {
             free(answer);
@@ -191,8 +193,7 @@ static enum lq_err json_output(struct work *w, struct job *j, const struct wire_
 {
     const struct shard *s = j->shard;
     size_t values_n = r->residual_n;
-    enum lq_err rc =
-        check_answer_size(s, (uint64_t)r->layers_n * values_n * JSON_BYTES_PER_VALUE, &j->fault);
+    enum lq_err rc = check_answer_size(s, (uint64_t)r->layers_n * values_n * JSON_BYTES_PER_VALUE, &j->fault);
     if (rc)
         return rc;
     float *out = malloc((size_t)r->layers_n * values_n * sizeof *out);
@@ -227,7 +228,8 @@ static int by_strength(const void *a, const void *b, void *scores)
 }
 
 /* The n strongest of the ffn_n scores. */
-static enum lq_err strongest(const float *scores, uint32_t *order, uint32_t ffn_n, struct wire_features *f, uint32_t n)
+static enum lq_err strongest(const float *scores, uint32_t *order, uint32_t ffn_n, struct wire_features *f,
+                             uint32_t n)
 {
     for (uint32_t i = 0; i < ffn_n; i++)
         order[i] = i;

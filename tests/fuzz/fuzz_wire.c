@@ -29,7 +29,8 @@ static void read_request(const uint8_t *p, size_t n, enum wire_format f)
         if (wire_head_decode(p, have, n, &h, &more_n, &fault) != LQ_OK)
             break;
     if (wire_head_decode(p, n, n, &h, NULL, &fault) != LQ_OK ||
-        wire_payload_check(f, h.seq_len, HIDDEN, n - h.payload_at, &values_n, &fault) != LQ_OK || values_n > VALUES_MAX)
+        wire_payload_check(f, h.seq_len, HIDDEN, n - h.payload_at, &values_n, &fault) != LQ_OK ||
+        values_n > VALUES_MAX)
         return;
     require(h.layers_n >= 1 && h.payload_at <= n);
     float *x = malloc(values_n * sizeof *x + 1), *y = malloc(values_n * sizeof *y + 1);

@@ -38,9 +38,9 @@ START_TEST(samples_follow_the_distribution)
 {
     enum { DRAWS = 40000 };
     float logits[4] = {logf(0.5f), logf(0.3f), logf(0.15f), logf(0.05f)};
-    const double want[4][4] = {{0.5, 0.3, 0.15, 0.05},           /* all */
-                               {0.625, 0.375, 0, 0},             /* top-k 2 */
-                               {0.526, 0.316, 0.158, 0},         /* top-p 0.9: three reach it */
+    const double want[4][4] = {{0.5, 0.3, 0.15, 0.05},    /* all */
+                               {0.625, 0.375, 0, 0},      /* top-k 2 */
+                               {0.526, 0.316, 0.158, 0},  /* top-p 0.9: three reach it */
                                {0.690, 0.248, 0.062, 0}}; /* temperature 1/2: squares, the last one at -inf */
     for (int k = 0; k < 4; k++) {
         struct sampler *s = sampler(k == 3 ? 0.5f : 1, k == 1 ? 2 : 0, k == 2 ? 0.9f : 1, 42, 4);
@@ -50,8 +50,8 @@ START_TEST(samples_follow_the_distribution)
         for (int i = 0; i < DRAWS; i++)
             seen[sampler_pick(s, logits)] += 1.0 / DRAWS;
         for (int i = 0; i < 4; i++) /* five standard deviations of the draw */
-            ck_assert_msg(want[k][i] == 0 ? seen[i] == 0 : fabs(seen[i] - want[k][i]) < 0.013, "case %d, token %d: %.4f", k, i,
-                          seen[i]);
+            ck_assert_msg(want[k][i] == 0 ? seen[i] == 0 : fabs(seen[i] - want[k][i]) < 0.013,
+                          "case %d, token %d: %.4f", k, i, seen[i]);
         sampler_free(s);
     }
 }
@@ -84,13 +84,17 @@ static const struct {
     const char *template, *system, *want; /* want NULL: refused */
 } chats[] = {
     {"{% x %}<start_of_turn>{{role}}", NULL, "<start_of_turn>user\nHi {}%s<end_of_turn>\n<start_of_turn>model\n"},
-    {"{% x %}<start_of_turn>{{role}}", "Be.", "<start_of_turn>user\nBe.\n\nHi {}%s<end_of_turn>\n<start_of_turn>model\n"},
-    {"<|im_start|>", "Be.", "<|im_start|>system\nBe.<|im_end|>\n<|im_start|>user\nHi {}%s<|im_end|>\n<|im_start|>assistant\n"},
+    {"{% x %}<start_of_turn>{{role}}", "Be.",
+     "<start_of_turn>user\nBe.\n\nHi {}%s<end_of_turn>\n<start_of_turn>model\n"},
+    {"<|im_start|>", "Be.",
+     "<|im_start|>system\nBe.<|im_end|>\n<|im_start|>user\nHi {}%s<|im_end|>\n<|im_start|>assistant\n"},
     {"<|im_start|>", NULL, "<|im_start|>user\nHi {}%s<|im_end|>\n<|im_start|>assistant\n"},
     {"<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>", NULL,
      "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
      "<|im_start|>user\nHi {}%s<|im_end|>\n<|im_start|>assistant\n"},
-    {"<|start_header_id|>", NULL, "<|start_header_id|>user<|end_header_id|>\n\nHi {}%s<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+    {"<|start_header_id|>", NULL,
+     "<|start_header_id|>user<|end_header_id|>\n\nHi "
+     "{}%s<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
     {"[INST]", "Be.", "[INST] Be.\n\nHi {}%s [/INST]"},
     {"{{ messages }}", NULL, NULL},
 };
@@ -143,8 +147,8 @@ static void check_round_trip(const struct tokenizer *t, const char *text, size_t
     for (size_t i = 0; i < ids_n; i++) {
         char piece[512];
         size_t piece_n = tokenizer_piece(t, ids[i], true, piece, sizeof piece);
-        ck_assert_msg(at + piece_n <= n && memcmp(text + at, piece, piece_n) == 0, "token %zu (id %u) at byte %zu of %zu", i,
-                      ids[i], at, n);
+        ck_assert_msg(at + piece_n <= n && memcmp(text + at, piece, piece_n) == 0,
+                      "token %zu (id %u) at byte %zu of %zu", i, ids[i], at, n);
         at += piece_n;
     }
     ck_assert_uint_eq(at, n);
@@ -178,7 +182,9 @@ START_TEST(any_bytes_come_back)
         size_t n = 0;
         for (; n < sizeof text && (turn % 300 == 0 || n < (size_t)turn % 300); n++) {
             seed = seed * 1664525u + 1013904223u;
-            text[n] = turn % 3 == 0 ? known[(seed >> 16) % known_n] : turn % 3 == 1 ? (char)('a' + (seed >> 16) % 4) : " \n\t\0<|>s"[(seed >> 16) % 8];
+            text[n] = turn % 3 == 0   ? known[(seed >> 16) % known_n]
+                      : turn % 3 == 1 ? (char)('a' + (seed >> 16) % 4)
+                                      : " \n\t\0<|>s"[(seed >> 16) % 8];
         }
         check_round_trip(t, text, n);
     }

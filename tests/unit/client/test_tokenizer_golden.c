@@ -21,12 +21,13 @@ static void compare(const struct tokenizer *t, size_t line, const json_t *text, 
     uint32_t *ids;
     size_t n, i = 0;
     struct lq_fault fault;
-    ck_assert_msg(tokenizer_encode(t, json_string_value(text), json_string_length(text), false, false, &ids, &n, &fault) == LQ_OK,
+    ck_assert_msg(tokenizer_encode(t, json_string_value(text), json_string_length(text), false, false, &ids, &n,
+                                   &fault) == LQ_OK,
                   "line %zu: %s", line, fault.text);
     char *save;
     for (char *w = strtok_r(want, " ", &save); w; w = strtok_r(NULL, " ", &save), i++)
-        ck_assert_msg(i < n && ids[i] == strtoul(w, NULL, 10), "line %zu, token %zu: got %lld, llama.cpp has %s", line, i,
-                      i < n ? (long long)ids[i] : -1, w);
+        ck_assert_msg(i < n && ids[i] == strtoul(w, NULL, 10), "line %zu, token %zu: got %lld, llama.cpp has %s",
+                      line, i, i < n ? (long long)ids[i] : -1, w);
     ck_assert_msg(i == n, "line %zu: %zu tokens, llama.cpp has %zu", line, n, i);
     free(ids);
 }

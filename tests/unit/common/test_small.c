@@ -29,8 +29,13 @@ static enum opt_result parse(struct parsed *p, char **args, int n, char ***rest,
         {"rate", 0, OPT_REAL, "R", NULL, "a rate", 0, 1, &p->rate},
         {"name", 0, OPT_TEXT, "NAME", NULL, "a name", 0, 0, &p->name},
     };
-    struct opt_program program = {.name = "prog", .synopsis = "ARG", .about = "A test.", .opts = opts, .opts_n = 4,
-                                  .args_min = 1, .args_max = 2};
+    struct opt_program program = {.name = "prog",
+                                  .synopsis = "ARG",
+                                  .about = "A test.",
+                                  .opts = opts,
+                                  .opts_n = 4,
+                                  .args_min = 1,
+                                  .args_max = 2};
     return opt_parse(&program, n, args, rest, rest_n);
 }
 
@@ -39,16 +44,25 @@ static const struct {
     enum opt_result want;
     int64_t port;
 } lines[] = {
-    {"a --port 80", OPT_RUN, 80},          {"--port=80 a", OPT_RUN, 80},
-    {"-p 80 a b", OPT_RUN, 80},            {"-p80 a", OPT_RUN, 80},
-    {"a --flag --rate 0.5", OPT_RUN, 1},   {"a -- --port", OPT_RUN, 1},
-    {"", OPT_EXIT_USAGE, 1},               {"a b c", OPT_EXIT_USAGE, 1},
-    {"a --port", OPT_EXIT_USAGE, 1},       {"a --port x", OPT_EXIT_USAGE, 1},
-    {"a --port -1", OPT_EXIT_USAGE, 1},    {"a --port 65536", OPT_EXIT_USAGE, 1},
-    {"a --port 80x", OPT_EXIT_USAGE, 1},   {"a --rate nan", OPT_EXIT_USAGE, 1},
-    {"a --rate 1.5", OPT_EXIT_USAGE, 1},   {"a --bogus", OPT_EXIT_USAGE, 1},
+    {"a --port 80", OPT_RUN, 80},
+    {"--port=80 a", OPT_RUN, 80},
+    {"-p 80 a b", OPT_RUN, 80},
+    {"-p80 a", OPT_RUN, 80},
+    {"a --flag --rate 0.5", OPT_RUN, 1},
+    {"a -- --port", OPT_RUN, 1},
+    {"", OPT_EXIT_USAGE, 1},
+    {"a b c", OPT_EXIT_USAGE, 1},
+    {"a --port", OPT_EXIT_USAGE, 1},
+    {"a --port x", OPT_EXIT_USAGE, 1},
+    {"a --port -1", OPT_EXIT_USAGE, 1},
+    {"a --port 65536", OPT_EXIT_USAGE, 1},
+    {"a --port 80x", OPT_EXIT_USAGE, 1},
+    {"a --rate nan", OPT_EXIT_USAGE, 1},
+    {"a --rate 1.5", OPT_EXIT_USAGE, 1},
+    {"a --bogus", OPT_EXIT_USAGE, 1},
     {"a --port 99999999999999999999", OPT_EXIT_USAGE, 1},
-    {"--help", OPT_EXIT_OK, 1},            {"--version", OPT_EXIT_OK, 1},
+    {"--help", OPT_EXIT_OK, 1},
+    {"--version", OPT_EXIT_OK, 1},
 };
 
 START_TEST(options_are_taken_or_refused)
@@ -125,8 +139,13 @@ START_TEST(metrics_print_as_prometheus_reads)
     evbuffer_add(out, "", 1);
     const char *text = (const char *)evbuffer_pullup(out, -1);
     const char *want[] = {"# HELP x_total things\n# TYPE x_total counter\nx_total{k=\"a\"} 3\nx_total{k=\"b\"} 1\n",
-                          "# TYPE g gauge\ng 2.5\n", "s_bucket{le=\"0.0001\"} 1\n", "s_bucket{le=\"0.0002\"} 2\n",
-                          "s_bucket{le=\"30\"} 2\n", "s_bucket{le=\"+Inf\"} 3\n", "s_count 3\n", "s_sum 60.000201\n"};
+                          "# TYPE g gauge\ng 2.5\n",
+                          "s_bucket{le=\"0.0001\"} 1\n",
+                          "s_bucket{le=\"0.0002\"} 2\n",
+                          "s_bucket{le=\"30\"} 2\n",
+                          "s_bucket{le=\"+Inf\"} 3\n",
+                          "s_count 3\n",
+                          "s_sum 60.000201\n"};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++)
         ck_assert_msg(strstr(text, want[i]) != NULL, "no %s in\n%s", want[i], text);
     evbuffer_free(out);
@@ -165,8 +184,8 @@ START_TEST(tasks_run_beside_the_loop_and_come_back)
     ck_assert_int_eq(offload_new(l, "test", N, N, &one, &o, NULL), LQ_OK);
     struct square *s = calloc(N, sizeof *s);
     for (int i = 0; i < N; i++) {
-        s[i] = (struct square){.task = {.done.fn = square_done, .run = square_run, .bytes = 1}, .n = i, .left = &left,
-                               .loop = l};
+        s[i] = (struct square){
+            .task = {.done.fn = square_done, .run = square_run, .bytes = 1}, .n = i, .left = &left, .loop = l};
         ck_assert_int_eq(offload_put(o, &s[i].task, NULL), LQ_OK);
     }
     loop_run(l);

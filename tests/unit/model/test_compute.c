@@ -101,7 +101,8 @@ static struct mat random_mat(size_t rows_n, size_t cols_n, enum quant_type t, ui
 static const struct {
     enum quant_type type;
     size_t rows_n, cols_n;
-} shapes[] = {{QUANT_F32, 7, 5}, {QUANT_F32, 130, 33}, {QUANT_Q8_0, 65, 640}, {QUANT_Q5_0, 64, 576}, {QUANT_Q4_0, 129, 320}, {QUANT_Q6_K, 70, 512}};
+} shapes[] = {{QUANT_F32, 7, 5},     {QUANT_F32, 130, 33},   {QUANT_Q8_0, 65, 640},
+              {QUANT_Q5_0, 64, 576}, {QUANT_Q4_0, 129, 320}, {QUANT_Q6_K, 70, 512}};
 
 START_TEST(product_equals_a_plain_loop)
 {
@@ -137,7 +138,8 @@ START_TEST(product_equals_a_plain_loop)
         if (seq <= MAT_DOT_ROWS_MAX) /* by kernels: the same bits as each row alone */
             for (size_t s = 0; s < seq; s++) {
                 mat_mul(one, &m, x + s * cols_n, 1, alone);
-                ck_assert_msg(memcmp(alone, a + s * rows_n, rows_n * 4) == 0, "row %zu of %zu is not as alone", s, seq);
+                ck_assert_msg(memcmp(alone, a + s * rows_n, rows_n * 4) == 0, "row %zu of %zu is not as alone", s,
+                              seq);
             }
     }
     free(w), free(x), free(a), free(b), free(row), free(alone);
@@ -148,8 +150,9 @@ END_TEST
 
 /* ---- the FFN of a file ---- */
 
-static const char *const kinds[] = {"--arch llama --hidden 48 --ffn 80 --heads 4 --kv-heads 4 --layers 3",
-                                    "--arch gemma3 --hidden 32 --ffn 96 --heads 4 --kv-heads 4 --layers 3 --type Q8_0"};
+static const char *const kinds[] = {
+    "--arch llama --hidden 48 --ffn 80 --heads 4 --kv-heads 4 --layers 3",
+    "--arch gemma3 --hidden 32 --ffn 96 --heads 4 --kv-heads 4 --layers 3 --type Q8_0"};
 
 static void tensor_floats(const struct gguf *g, uint32_t layer, const char *part, float *out)
 {
@@ -184,7 +187,8 @@ START_TEST(ffn_equals_its_formula)
     ck_assert_msg(compute_new(2, a.ffn_n, &c, &fault) == LQ_OK, "%s", fault.text);
     size_t h = a.hidden_n, n = a.ffn_n, seq = 11;
     float *gate = malloc(h * n * 4), *up = malloc(h * n * 4), *down = malloc(h * n * 4);
-    float *x = malloc(seq * h * 4), *out = malloc(seq * h * 4), *scratch = malloc(ffn_scratch_floats(f, seq) * 4), *scores = malloc(n * 4);
+    float *x = malloc(seq * h * 4), *out = malloc(seq * h * 4), *scratch = malloc(ffn_scratch_floats(f, seq) * 4),
+          *scores = malloc(n * 4);
     double *mid = malloc(n * sizeof *mid);
     uint32_t seed = 17;
     fill(x, seq * h, &seed);
@@ -212,8 +216,8 @@ START_TEST(ffn_equals_its_formula)
                 exact += (double)down[i * n + k] * mid[k];
                 size += fabs((double)down[i * n + k]) * biggest;
             }
-            ck_assert_msg(fabs(exact - (double)out[s * h + i]) <= 1e-5 * size, "row %zu, value %zu: %g, exact %g", s, i,
-                          (double)out[s * h + i], exact);
+            ck_assert_msg(fabs(exact - (double)out[s * h + i]) <= 1e-5 * size, "row %zu, value %zu: %g, exact %g", s,
+                          i, (double)out[s * h + i], exact);
         }
     }
     free(gate), free(up), free(down), free(x), free(out), free(scratch), free(scores), free(mid);

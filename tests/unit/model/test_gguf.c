@@ -29,7 +29,8 @@ static void make_good(struct maker *m)
 }
 
 /* Opens a copy of exactly n bytes, so that ASan sees a read past its end. */
-static enum lq_err open_copy(const struct maker *m, size_t n, struct lq_fault *fault, struct gguf **out, uint8_t **copy)
+static enum lq_err open_copy(const struct maker *m, size_t n, struct lq_fault *fault, struct gguf **out,
+                             uint8_t **copy)
 {
     *copy = malloc(n ? n : 1);
     memcpy(*copy, m->p, n);
@@ -84,39 +85,115 @@ START_TEST(every_truncation_is_refused)
 END_TEST
 
 /* A header with these counts and nothing behind, or one wrong field; part of the message. */
-static void bad_version(struct maker *m) { put_head(m, 1, 0, 0), put_data(m, 64); }
-static void big_endian(struct maker *m) { put_head(m, 0x03000000, 0, 0), put_data(m, 64); }
-static void no_magic(struct maker *m) { put(m, "GGML", 4), put_data(m, 64); }
-static void many_tensors(struct maker *m) { put_head(m, 3, UINT64_MAX, 0), put_data(m, 64); }
-static void many_tensors_32(struct maker *m) { put_head(m, 3, UINT32_MAX, 0), put_data(m, 64); }
-static void many_keys(struct maker *m) { put_head(m, 3, 0, UINT64_MAX / 2), put_data(m, 64); }
-static void long_key(struct maker *m) { put_head(m, 3, 0, 1), put64(m, UINT64_MAX - 7), put_data(m, 64); }
-static void long_string(struct maker *m) { put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 8), put64(m, UINT64_MAX), put_data(m, 64); }
-static void long_array(struct maker *m) { put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 9), put32(m, 4), put64(m, 1ull << 62), put_data(m, 64); }
-static void long_words(struct maker *m) { put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 9), put32(m, 8), put64(m, 1ull << 61), put_data(m, 64); }
-static void nested_array(struct maker *m) { put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 9), put32(m, 9), put64(m, 1), put_data(m, 64); }
-static void bad_value_type(struct maker *m) { put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 13), put_data(m, 64); }
-static void same_key(struct maker *m) { put_head(m, 3, 0, 2), put_kv32(m, "k", 1), put_kv32(m, "k", 2), put_data(m, 64); }
-static void alignment_0(struct maker *m) { put_head(m, 3, 0, 1), put_kv32(m, "general.alignment", 0), put_data(m, 64); }
-static void alignment_24(struct maker *m) { put_head(m, 3, 0, 1), put_kv32(m, "general.alignment", 24), put_data(m, 64); }
+static void bad_version(struct maker *m)
+{
+    put_head(m, 1, 0, 0), put_data(m, 64);
+}
+static void big_endian(struct maker *m)
+{
+    put_head(m, 0x03000000, 0, 0), put_data(m, 64);
+}
+static void no_magic(struct maker *m)
+{
+    put(m, "GGML", 4), put_data(m, 64);
+}
+static void many_tensors(struct maker *m)
+{
+    put_head(m, 3, UINT64_MAX, 0), put_data(m, 64);
+}
+static void many_tensors_32(struct maker *m)
+{
+    put_head(m, 3, UINT32_MAX, 0), put_data(m, 64);
+}
+static void many_keys(struct maker *m)
+{
+    put_head(m, 3, 0, UINT64_MAX / 2), put_data(m, 64);
+}
+static void long_key(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put64(m, UINT64_MAX - 7), put_data(m, 64);
+}
+static void long_string(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 8), put64(m, UINT64_MAX), put_data(m, 64);
+}
+static void long_array(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 9), put32(m, 4), put64(m, 1ull << 62), put_data(m, 64);
+}
+static void long_words(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 9), put32(m, 8), put64(m, 1ull << 61), put_data(m, 64);
+}
+static void nested_array(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 9), put32(m, 9), put64(m, 1), put_data(m, 64);
+}
+static void bad_value_type(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_text(m, "k"), put32(m, 13), put_data(m, 64);
+}
+static void same_key(struct maker *m)
+{
+    put_head(m, 3, 0, 2), put_kv32(m, "k", 1), put_kv32(m, "k", 2), put_data(m, 64);
+}
+static void alignment_0(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_kv32(m, "general.alignment", 0), put_data(m, 64);
+}
+static void alignment_24(struct maker *m)
+{
+    put_head(m, 3, 0, 1), put_kv32(m, "general.alignment", 24), put_data(m, 64);
+}
 
-static void one_tensor(struct maker *m, const char *name, uint32_t type, uint32_t dims_n, uint64_t a, uint64_t b, uint64_t offset)
+static void one_tensor(struct maker *m, const char *name, uint32_t type, uint32_t dims_n, uint64_t a, uint64_t b,
+                       uint64_t offset)
 {
     uint64_t dims[5] = {a, b, 1, 1, 1};
     put_head(m, 3, 1, 0);
     put_tensor(m, name, type, dims_n, dims, offset);
     put_data(m, 64);
 }
-static void dim_0(struct maker *m) { one_tensor(m, "t", 0, 2, 4, 0, 0); }
-static void dims_wrap(struct maker *m) { one_tensor(m, "t", 0, 2, 1ull << 33, 1ull << 33, 0); }
-static void bytes_wrap(struct maker *m) { one_tensor(m, "t", 0, 2, 1ull << 31, 1ull << 31, 0); }
-static void dims_5(struct maker *m) { one_tensor(m, "t", 0, 5, 1, 1, 0); }
-static void dims_none(struct maker *m) { one_tensor(m, "t", 0, 0, 1, 1, 0); }
-static void part_block(struct maker *m) { one_tensor(m, "t", 12, 1, 255, 1, 0); }
-static void past_end(struct maker *m) { one_tensor(m, "t", 0, 1, 16, 1, 32); }
-static void far_offset(struct maker *m) { one_tensor(m, "t", 0, 1, 4, 1, UINT64_MAX - 31); }
-static void crooked_offset(struct maker *m) { one_tensor(m, "t", 0, 1, 4, 1, 4); }
-static void no_name(struct maker *m) { one_tensor(m, "", 0, 1, 4, 1, 0); }
+static void dim_0(struct maker *m)
+{
+    one_tensor(m, "t", 0, 2, 4, 0, 0);
+}
+static void dims_wrap(struct maker *m)
+{
+    one_tensor(m, "t", 0, 2, 1ull << 33, 1ull << 33, 0);
+}
+static void bytes_wrap(struct maker *m)
+{
+    one_tensor(m, "t", 0, 2, 1ull << 31, 1ull << 31, 0);
+}
+static void dims_5(struct maker *m)
+{
+    one_tensor(m, "t", 0, 5, 1, 1, 0);
+}
+static void dims_none(struct maker *m)
+{
+    one_tensor(m, "t", 0, 0, 1, 1, 0);
+}
+static void part_block(struct maker *m)
+{
+    one_tensor(m, "t", 12, 1, 255, 1, 0);
+}
+static void past_end(struct maker *m)
+{
+    one_tensor(m, "t", 0, 1, 16, 1, 32);
+}
+static void far_offset(struct maker *m)
+{
+    one_tensor(m, "t", 0, 1, 4, 1, UINT64_MAX - 31);
+}
+static void crooked_offset(struct maker *m)
+{
+    one_tensor(m, "t", 0, 1, 4, 1, 4);
+}
+static void no_name(struct maker *m)
+{
+    one_tensor(m, "", 0, 1, 4, 1, 0);
+}
 
 static void two_tensors(struct maker *m, const char *second, uint64_t offset)
 {
@@ -126,23 +203,45 @@ static void two_tensors(struct maker *m, const char *second, uint64_t offset)
     put_tensor(m, second, 0, 1, n, offset);
     put_data(m, 256);
 }
-static void overlap(struct maker *m) { two_tensors(m, "b", 32); }
-static void same_name(struct maker *m) { two_tensors(m, "a", 64); }
+static void overlap(struct maker *m)
+{
+    two_tensors(m, "b", 32);
+}
+static void same_name(struct maker *m)
+{
+    two_tensors(m, "a", 64);
+}
 
 static const struct {
     void (*make)(struct maker *m);
     const char *part;
 } bad[] = {
-    {bad_version, "GGUF version 1 is not read"}, {big_endian, "a big-endian file"}, {no_magic, "not a GGUF file"},
-    {many_tensors, "tensor count 18446744073709551615"}, {many_tensors_32, "tensor count 4294967295"},
-    {many_keys, "key count 9223372036854775807"}, {long_key, "key 0: its length"}, {long_string, "its length 18446744073709551615"},
-    {long_array, "key 'k': 4611686018427387904 values"}, {long_words, "key 'k': 2305843009213693952 values"},
-    {nested_array, "arrays of arrays"}, {bad_value_type, "unknown value type 13"}, {same_key, "key 'k' is there twice"},
-    {alignment_0, "general.alignment is 0"}, {alignment_24, "general.alignment is 24"}, {dim_0, "'t': dimension 1 is 0"},
-    {dims_wrap, "'t': dimension 1 = 8589934592 makes too many values"}, {bytes_wrap, "has too many bytes"},
-    {dims_5, "5 dimensions"}, {dims_none, "0 dimensions"}, {part_block, "rows of 255 values are no whole Q4_K blocks"},
-    {past_end, "offset 32 + 64 bytes is past the end of the data (64)"}, {far_offset, "past the end of the data"},
-    {crooked_offset, "offset 4 is not aligned to 32"}, {no_name, "a name of 0 bytes"}, {overlap, "tensors 'a' and 'b' overlap"},
+    {bad_version, "GGUF version 1 is not read"},
+    {big_endian, "a big-endian file"},
+    {no_magic, "not a GGUF file"},
+    {many_tensors, "tensor count 18446744073709551615"},
+    {many_tensors_32, "tensor count 4294967295"},
+    {many_keys, "key count 9223372036854775807"},
+    {long_key, "key 0: its length"},
+    {long_string, "its length 18446744073709551615"},
+    {long_array, "key 'k': 4611686018427387904 values"},
+    {long_words, "key 'k': 2305843009213693952 values"},
+    {nested_array, "arrays of arrays"},
+    {bad_value_type, "unknown value type 13"},
+    {same_key, "key 'k' is there twice"},
+    {alignment_0, "general.alignment is 0"},
+    {alignment_24, "general.alignment is 24"},
+    {dim_0, "'t': dimension 1 is 0"},
+    {dims_wrap, "'t': dimension 1 = 8589934592 makes too many values"},
+    {bytes_wrap, "has too many bytes"},
+    {dims_5, "5 dimensions"},
+    {dims_none, "0 dimensions"},
+    {part_block, "rows of 255 values are no whole Q4_K blocks"},
+    {past_end, "offset 32 + 64 bytes is past the end of the data (64)"},
+    {far_offset, "past the end of the data"},
+    {crooked_offset, "offset 4 is not aligned to 32"},
+    {no_name, "a name of 0 bytes"},
+    {overlap, "tensors 'a' and 'b' overlap"},
     {same_name, "tensor 'a' is there twice"},
 };
 
@@ -227,7 +326,8 @@ static const struct {
     bool qk_norm, post_norms, bias;
 } archs[] = {
     {"llama", "--arch llama", ARCH_SILU, ARCH_ROPE_PAIRS, false, false, false},
-    {"gemma3", "--arch gemma3 --head-dim 4 --window 16 --rope-base 1000000", ARCH_GELU_TANH, ARCH_ROPE_HALVES, true, true, false},
+    {"gemma3", "--arch gemma3 --head-dim 4 --window 16 --rope-base 1000000", ARCH_GELU_TANH, ARCH_ROPE_HALVES, true,
+     true, false},
     {"qwen2", "--arch qwen2", ARCH_SILU, ARCH_ROPE_HALVES, false, false, true},
     {"qwen3", "--arch qwen3 --head-dim 4 --rope-factor 4", ARCH_SILU, ARCH_ROPE_HALVES, true, false, false},
 };
@@ -244,7 +344,8 @@ START_TEST(architectures_are_read)
     ck_assert_str_eq(a.family, archs[_i].name);
     ck_assert_int_eq(a.act, archs[_i].act);
     ck_assert_int_eq(a.rope, archs[_i].rope);
-    ck_assert(a.qk_norm == archs[_i].qk_norm && a.post_norms == archs[_i].post_norms && a.attn_bias == archs[_i].bias);
+    ck_assert(a.qk_norm == archs[_i].qk_norm && a.post_norms == archs[_i].post_norms &&
+              a.attn_bias == archs[_i].bias);
     ck_assert_uint_eq(a.layers_n, 8);
     ck_assert_uint_eq(a.hidden_n, 6);
     ck_assert_uint_eq(a.ffn_n, 8);
@@ -286,8 +387,11 @@ START_TEST(wrong_shapes_name_the_key)
     static const struct {
         const char *key;
         uint32_t value;
-    } right[] = {{"llama.block_count", 2}, {"llama.embedding_length", 6}, {"llama.feed_forward_length", 8},
-                 {"llama.attention.head_count", 3}, {"llama.attention.head_count_kv", 3}};
+    } right[] = {{"llama.block_count", 2},
+                 {"llama.embedding_length", 6},
+                 {"llama.feed_forward_length", 8},
+                 {"llama.attention.head_count", 3},
+                 {"llama.attention.head_count_kv", 3}};
     struct gguf *g;
     struct arch a;
     struct lq_fault fault = {.text = ""};

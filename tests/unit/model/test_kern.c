@@ -45,9 +45,10 @@ static void random_weights(enum quant_type t, size_t n, uint8_t *w, uint32_t *se
 {
     static const struct {
         int at[3]; /* offsets of f16 scales; -1: none */
-    } scales[QUANT_TYPES_N] = {[QUANT_Q4_0] = {{0, -1, -1}}, [QUANT_Q4_1] = {{0, 2, -1}}, [QUANT_Q5_0] = {{0, -1, -1}},
-                               [QUANT_Q5_1] = {{0, 2, -1}}, [QUANT_Q8_0] = {{0, -1, -1}}, [QUANT_Q4_K] = {{0, 2, -1}},
-                               [QUANT_Q5_K] = {{0, 2, -1}}, [QUANT_Q6_K] = {{208, -1, -1}}};
+    } scales[QUANT_TYPES_N] = {
+        [QUANT_Q4_0] = {{0, -1, -1}}, [QUANT_Q4_1] = {{0, 2, -1}},   [QUANT_Q5_0] = {{0, -1, -1}},
+        [QUANT_Q5_1] = {{0, 2, -1}},  [QUANT_Q8_0] = {{0, -1, -1}},  [QUANT_Q4_K] = {{0, 2, -1}},
+        [QUANT_Q5_K] = {{0, 2, -1}},  [QUANT_Q6_K] = {{208, -1, -1}}};
     size_t bytes = quant_row_bytes(t, n);
     for (size_t i = 0; i < bytes; i++)
         w[i] = (uint8_t)next(seed);
@@ -69,7 +70,8 @@ START_TEST(dequant_equals_the_gguf_package)
     json_t *all = json_load_file("tests/golden/dequant.json", 0, &err), *c;
     ck_assert_msg(all != NULL, "tests/golden/dequant.json: %s", err.text);
     size_t i;
-    json_array_foreach(json_object_get(all, "cases"), i, c) {
+    json_array_foreach(json_object_get(all, "cases"), i, c)
+    {
         static uint8_t w[BYTES_MAX], want[4 * BYTES_MAX];
         static float out[BYTES_MAX];
         const char *name = json_string_value(json_object_get(c, "type"));
@@ -84,8 +86,8 @@ START_TEST(dequant_equals_the_gguf_package)
         for (size_t v = 0; v < n; v++) {
             uint32_t bits;
             memcpy(&bits, &out[v], 4);
-            ck_assert_msg(bits == le32_get(want + 4 * v), "%s value %zu: %a, gguf has bits %08x", name, v, (double)out[v],
-                          le32_get(want + 4 * v));
+            ck_assert_msg(bits == le32_get(want + 4 * v), "%s value %zu: %a, gguf has bits %08x", name, v,
+                          (double)out[v], le32_get(want + 4 * v));
         }
     }
     ck_assert_uint_eq(i, QUANT_TYPES_N - 1); /* all but F32 */
@@ -107,13 +109,13 @@ static void compare(const struct kern_ops *k, enum quant_type t, size_t n, uint3
     memset(want, 0xff, sizeof want);
     k->dequant[t](p, n, got + GUARD);
     kern_ref.dequant[t](p, n, want + GUARD);
-    ck_assert_msg(memcmp(got, want, sizeof got) == 0, "%s dequant %s of %zu differs or wrote outside, seed %u", k->name,
-                  quant_info[t].name, n, begin);
+    ck_assert_msg(memcmp(got, want, sizeof got) == 0, "%s dequant %s of %zu differs or wrote outside, seed %u",
+                  k->name, quant_info[t].name, n, begin);
     float a = k->dot[t](p, x, n), b = kern_ref.dot[t](p, x, n), c = kern_ref.dot_f32(want + GUARD, x, n);
-    ck_assert_msg(memcmp(&a, &b, 4) == 0, "%s dot %s of %zu: %a, ref %a, seed %u", k->name, quant_info[t].name, n, (double)a,
-                  (double)b, begin);
-    ck_assert_msg(memcmp(&b, &c, 4) == 0, "dot %s of %zu is not dequant + dot_f32: %a, %a, seed %u", quant_info[t].name, n,
-                  (double)b, (double)c, begin);
+    ck_assert_msg(memcmp(&a, &b, 4) == 0, "%s dot %s of %zu: %a, ref %a, seed %u", k->name, quant_info[t].name, n,
+                  (double)a, (double)b, begin);
+    ck_assert_msg(memcmp(&b, &c, 4) == 0, "dot %s of %zu is not dequant + dot_f32: %a, %a, seed %u",
+                  quant_info[t].name, n, (double)b, (double)c, begin);
     double exact = 0, size = 0;
     for (size_t i = 0; i < n; i++) {
         exact += (double)want[GUARD + i] * (double)x[i];
@@ -183,9 +185,11 @@ START_TEST(activations_against_libm)
         double gelu = 0.5 * (double)x * (1 + tanh(sqrt(2 / M_PI) * ((double)x + 0.044715 * pow((double)x, 3))));
         kern_ref.silu_mul(&s, &one, 1);
         kern_ref.gelu_tanh_mul(&g, &one, 1);
-        ck_assert_msg(fabs((double)s - silu) <= 1e-6 * fabs(silu) + 1e-30, "silu(%g) = %g, libm %g", (double)x, (double)s, silu);
+        ck_assert_msg(fabs((double)s - silu) <= 1e-6 * fabs(silu) + 1e-30, "silu(%g) = %g, libm %g", (double)x,
+                      (double)s, silu);
         /* gelu's argument grows with x^3: so does what rounding it costs */
-        ck_assert_msg(fabs((double)g - gelu) <= 1e-6 * (1 + fabs((double)x * (double)x * (double)x)) * fabs(gelu) + 1e-15,
+        ck_assert_msg(fabs((double)g - gelu) <=
+                          1e-6 * (1 + fabs((double)x * (double)x * (double)x)) * fabs(gelu) + 1e-15,
                       "gelu(%g) = %g, libm %g", (double)x, (double)g, gelu);
     }
     float big[4] = {1e30f, -1e30f, 3e38f, -3e38f}, ones[4] = {1, 1, 1, 1};

@@ -62,7 +62,8 @@ START_TEST(f16_golden_scalars)
     size_t i;
     json_t *all = vectors("f16_scalars.json"), *one;
     if (path_init(_i, &ops)) {
-        json_array_foreach(all, i, one) {
+        json_array_foreach(all, i, one)
+        {
             /* In each place of a long array, so that vector bodies and tails both see it. */
             float x[40], back[40];
             uint8_t out[80];
@@ -74,8 +75,9 @@ START_TEST(f16_golden_scalars)
             ck_assert_uint_eq(ops.f16_saturates(x, 40), clipped);
             ops.f16_decode(out, 40, back);
             for (int k = 0; k < 40; k++) {
-                ck_assert_msg(out[2 * k] == (want & 255) && out[2 * k + 1] == want >> 8, "%s at %d: %02x%02x, want %04x",
-                              text_of(one, "value"), k, out[2 * k + 1], out[2 * k], want);
+                ck_assert_msg(out[2 * k] == (want & 255) && out[2 * k + 1] == want >> 8,
+                              "%s at %d: %02x%02x, want %04x", text_of(one, "value"), k, out[2 * k + 1], out[2 * k],
+                              want);
                 float exact = f16_to_f32(want);
                 ck_assert(memcmp(&back[k], &exact, 4) == 0);
             }
@@ -91,7 +93,8 @@ START_TEST(i8_golden_rows)
     size_t i, k;
     json_t *all = vectors("i8_positions.json"), *one, *v;
     if (path_init(_i, &ops)) {
-        json_array_foreach(all, i, one) {
+        json_array_foreach(all, i, one)
+        {
             json_t *list = json_object_get(one, "f32"), *decoded = json_object_get(one, "decoded");
             size_t n = json_array_size(list);
             float x[64], back[64];
@@ -101,7 +104,8 @@ START_TEST(i8_golden_rows)
             ops.i8_encode_row(x, n, out);
             ck_assert_msg(memcmp(out, want, 8 + n) == 0, "%s", text_of(one, "name"));
             ops.i8_decode_row(want, n, back);
-            json_array_foreach(decoded, k, v) {
+            json_array_foreach(decoded, k, v)
+            {
                 float exact = from_bits(json_string_value(v));
                 ck_assert_msg(back[k] == exact, "%s: value %zu", text_of(one, "name"), k);
             }
@@ -130,7 +134,8 @@ static float any_float(uint32_t *seed)
 static void check_guards(const uint8_t *p, size_t n, const char *what, size_t length)
 {
     for (size_t i = 0; i < GUARD; i++)
-        ck_assert_msg(p[i] == GUARD_BYTE && p[GUARD + n + i] == GUARD_BYTE, "%s wrote outside at length %zu", what, length);
+        ck_assert_msg(p[i] == GUARD_BYTE && p[GUARD + n + i] == GUARD_BYTE, "%s wrote outside at length %zu", what,
+                      length);
 }
 
 static void compare_length(const struct codec_ops *ops, size_t n, size_t shift, uint32_t *seed)
@@ -228,7 +233,7 @@ START_TEST(f16_encode_rounds_to_nearest_even)
             step = ldexp(1.0, d < 0x1p-14 ? -24 : e - 11);
             double units = nearbyint(d / step) * step; /* the default mode is nearest even */
             (void)frexp(units, &e);
-            want = units < 0x1p-14 ? (uint16_t)(units * 0x1p24)
+            want = units < 0x1p-14   ? (uint16_t)(units * 0x1p24)
                    : units > 65504.0 ? 0x7bff
                                      : (uint16_t)((e + 14) << 10 | ((int)ldexp(units, 11 - e) & 1023));
         }

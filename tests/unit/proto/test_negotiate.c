@@ -92,7 +92,8 @@ static const struct {
 
 START_TEST(table)
 {
-    struct wire_switches sw = {.f16_on = cases[_i].switches & 1, .i8_on = cases[_i].switches & 2,
+    struct wire_switches sw = {.f16_on = cases[_i].switches & 1,
+                               .i8_on = cases[_i].switches & 2,
                                .compact_ties = cases[_i].switches & COMPACT};
     struct negotiated n;
     struct lq_fault fault = {.text = ""};

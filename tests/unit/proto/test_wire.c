@@ -75,7 +75,8 @@ static void check_request(const json_t *c)
     struct lq_fault fault;
     size_t values_n, more_n;
     for (size_t have = 0; have < head_n; have++) /* never an error for want of bytes that come */
-        ck_assert_msg(wire_head_decode(body, have, body_n, &h, &more_n, &fault) == LQ_OK && more_n > have && more_n <= head_n,
+        ck_assert_msg(wire_head_decode(body, have, body_n, &h, &more_n, &fault) == LQ_OK && more_n > have &&
+                          more_n <= head_n,
                       "%zu of %zu bytes", have, head_n);
     ck_assert_int_eq(wire_head_decode(body, head_n, body_n, &h, &more_n, &fault), LQ_OK);
     ck_assert_uint_eq(more_n, 0);
@@ -85,7 +86,8 @@ static void check_request(const json_t *c)
     ck_assert_uint_eq(h.seq_len, seq);
     ck_assert_int_eq(wire_payload_check(f, seq, hidden, body_n - h.payload_at, &values_n, &fault), LQ_OK);
     ck_assert_uint_eq(values_n, n);
-    ck_assert_int_eq(wire_payload_decode(&codec_ref, f, body + h.payload_at, seq, hidden, got, "residual", &fault), LQ_OK);
+    ck_assert_int_eq(wire_payload_decode(&codec_ref, f, body + h.payload_at, seq, hidden, got, "residual", &fault),
+                     LQ_OK);
     /* What the codec makes of the values: encode and decode again. */
     wire_payload_encode(&codec_ref, f, x, seq, hidden, made);
     ck_assert_int_eq(wire_payload_decode(&codec_ref, f, made, seq, hidden, want, "residual", &fault), LQ_OK);
@@ -119,19 +121,28 @@ static void check_response(const json_t *c)
     ck_assert_msg(memcmp(made, body, body_n) == 0, "%s %s: other bytes", wire_name(f), text_of(c, "name"));
 
     struct lq_fault fault;
-    ck_assert_int_eq(wire_answer_decode(&codec_ref, f, body, body_n, layers, entries_n, seq, hidden, out, &ms, &fault), LQ_OK);
+    ck_assert_int_eq(
+        wire_answer_decode(&codec_ref, f, body, body_n, layers, entries_n, seq, hidden, out, &ms, &fault), LQ_OK);
     ck_assert(ms == 1.5f);
     /* Any cut, any byte more, any other question is refused. */
     for (size_t cut = 0; cut < body_n; cut++) {
         uint8_t *copy = malloc(cut + 1); /* exact size: a read past the end is an ASan error */
         memcpy(copy, body, cut);
-        ck_assert_int_eq(wire_answer_decode(&codec_ref, f, copy, cut, layers, entries_n, seq, hidden, out, &ms, &fault), LQ_BAD_ANSWER);
+        ck_assert_int_eq(
+            wire_answer_decode(&codec_ref, f, copy, cut, layers, entries_n, seq, hidden, out, &ms, &fault),
+            LQ_BAD_ANSWER);
         free(copy);
     }
-    ck_assert_int_eq(wire_answer_decode(&codec_ref, f, body, body_n + 1, layers, entries_n, seq, hidden, out, &ms, &fault), LQ_BAD_ANSWER);
-    ck_assert_int_eq(wire_answer_decode(&codec_ref, f, body, body_n, layers, entries_n, seq + 1, hidden, out, &ms, &fault), LQ_BAD_ANSWER);
+    ck_assert_int_eq(
+        wire_answer_decode(&codec_ref, f, body, body_n + 1, layers, entries_n, seq, hidden, out, &ms, &fault),
+        LQ_BAD_ANSWER);
+    ck_assert_int_eq(
+        wire_answer_decode(&codec_ref, f, body, body_n, layers, entries_n, seq + 1, hidden, out, &ms, &fault),
+        LQ_BAD_ANSWER);
     layers[0]++;
-    ck_assert_int_eq(wire_answer_decode(&codec_ref, f, body, body_n, layers, entries_n, seq, hidden, out, &ms, &fault), LQ_BAD_ANSWER);
+    ck_assert_int_eq(
+        wire_answer_decode(&codec_ref, f, body, body_n, layers, entries_n, seq, hidden, out, &ms, &fault),
+        LQ_BAD_ANSWER);
 }
 
 START_TEST(golden_bodies)
@@ -139,7 +150,8 @@ START_TEST(golden_bodies)
     size_t i;
     json_t *all = load("tests/vectors/bodies.json"), *c;
     ck_assert_uint_eq(json_array_size(all), 27);
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         if (strncmp(text_of(c, "name"), "request", 7) == 0)
             check_request(c);
         else
@@ -173,7 +185,8 @@ START_TEST(refused_bodies)
     size_t i;
     json_t *all = load("tests/vectors/refused_bodies.json"), *c;
     ck_assert_uint_ge(json_array_size(all), 23);
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         uint8_t body[BODY_MAX];
         float out[VALUES_MAX];
         struct wire_head h;
@@ -186,7 +199,8 @@ START_TEST(refused_bodies)
         if (!rc)
             rc = wire_payload_check(format_of(c), h.seq_len, hidden, n - h.payload_at, &values_n, &fault);
         if (!rc)
-            rc = wire_payload_decode(&codec_ref, format_of(c), exact + h.payload_at, h.seq_len, hidden, out, "residual", &fault);
+            rc = wire_payload_decode(&codec_ref, format_of(c), exact + h.payload_at, h.seq_len, hidden, out,
+                                     "residual", &fault);
         ck_assert_msg(rc != LQ_OK && lq_err_status(rc) == 400 && fault.text[0], "%s was taken", text_of(c, "name"));
         free(exact);
     }

@@ -101,7 +101,8 @@ START_TEST(floats_survive_json_exactly)
     ck_assert_ptr_nonnull(o);
     for (size_t i = 0; i < N; i++) {
         float back = (float)json_number_value(json_array_get(json_object_get(o, "output"), i));
-        ck_assert_msg(back == x[i] && signbit(back) == signbit(x[i]), "%a came back as %a", (double)x[i], (double)back);
+        ck_assert_msg(back == x[i] && signbit(back) == signbit(x[i]), "%a came back as %a", (double)x[i],
+                      (double)back);
     }
     ck_assert_ptr_nonnull(strstr(text, "\"latency_ms\":1.3"));
     json_decref(o);
@@ -119,8 +120,9 @@ START_TEST(shapes_of_answers)
     ck_assert_str_eq(t, "{\"layer\":4,\"output\":[1,2,3,4],\"seq_len\":2,\"latency_ms\":0.0}");
     free(t);
     t = wire_json_output_encode(layers, 2, 1, 2, x, 2.0, &n);
-    ck_assert_str_eq(t, "{\"results\":[{\"layer\":4,\"output\":[1,2],\"seq_len\":1},{\"layer\":1,\"output\":[3,4],\"seq_len\":1}],"
-                        "\"seq_len\":1,\"latency_ms\":2.0}");
+    ck_assert_str_eq(
+        t, "{\"results\":[{\"layer\":4,\"output\":[1,2],\"seq_len\":1},{\"layer\":1,\"output\":[3,4],\"seq_len\":1}],"
+           "\"seq_len\":1,\"latency_ms\":2.0}");
     free(t);
     t = wire_json_features_encode(layers, 1, f, 0.5, &n);
     ck_assert_str_eq(t, "{\"layer\":4,\"features\":[9,2],\"scores\":[-1.00,0.50],\"latency_ms\":0.5}");
@@ -130,7 +132,9 @@ START_TEST(shapes_of_answers)
                         "{\"layer\":1,\"features\":[9],\"scores\":[-1.00]}],\"latency_ms\":0.5}");
     free(t);
     t = wire_json_error("bad \"\x01\xff\xed\xa0\x80\xc3\xa9\"", "id", &n);
-    ck_assert_str_eq(t, "{\"error\":\"bad \\\"\\u0001\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xc3\xa9\\\"\",\"request_id\":\"id\"}");
+    ck_assert_str_eq(
+        t, "{\"error\":\"bad "
+           "\\\"\\u0001\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xc3\xa9\\\"\",\"request_id\":\"id\"}");
     free(t);
     char buf[16];
     static const char long_error[] = "{\"error\":\"a long text of an error\"}";
@@ -146,12 +150,16 @@ static const struct {
 } merges[] = {
     {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}],\"seq_len\":1,\"latency_ms\":2}",
      "{\"layer\":5,\"output\":[0.1],\"seq_len\":1,\"latency_ms\":7.25}", NULL},
-    {"{\"results\":[{\"layer\":1,\"output\":[1]}],\"latency_ms\":2}", "{\"layer\":5,\"output\":[5],\"latency_ms\":7}", "lacks layer 1"},
+    {"{\"results\":[{\"layer\":1,\"output\":[1]}],\"latency_ms\":2}", "{\"layer\":5,\"output\":[5],\"latency_ms\":7}",
+     "lacks layer 1"},
     {"{\"results\":[{\"layer\":3,\"output\":[1]},{\"layer\":1,\"output\":[3]}],\"latency_ms\":2}",
      "{\"layer\":5,\"output\":[5],\"latency_ms\":7}", "shard A: its answer lacks layer 1"},
-    {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}],\"latency_ms\":2}", "{\"error\":\"x\"}", "shard B: its answer lacks layer 5"},
-    {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}],\"latency_ms\":2}", "[]", "shard B: its answer is no JSON object"},
-    {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}]}", "{\"layer\":5,\"output\":[5],\"latency_ms\":7}", "lacks latency_ms"},
+    {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}],\"latency_ms\":2}",
+     "{\"error\":\"x\"}", "shard B: its answer lacks layer 5"},
+    {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}],\"latency_ms\":2}", "[]",
+     "shard B: its answer is no JSON object"},
+    {"{\"results\":[{\"layer\":1,\"output\":[1]},{\"layer\":3,\"output\":[3]}]}",
+     "{\"layer\":5,\"output\":[5],\"latency_ms\":7}", "lacks latency_ms"},
     {"{\"results\":[{\"layer\":1,\"features\":[1]},{\"layer\":3,\"output\":[3]}],\"latency_ms\":2}",
      "{\"layer\":5,\"output\":[5],\"latency_ms\":7}", "lacks layer 1"},
 };
@@ -172,7 +180,8 @@ START_TEST(parts_are_merged_or_named)
     }
     ck_assert_msg(rc == LQ_OK, "%s", fault.text);
     ck_assert_str_eq(out, "{\"results\":[{\"layer\":5,\"output\":[0.1],\"seq_len\":1},{\"layer\":1,\"output\":[1]},"
-                          "{\"layer\":5,\"output\":[0.1],\"seq_len\":1},{\"layer\":3,\"output\":[3]}],\"seq_len\":1,\"latency_ms\":7.2}");
+                          "{\"layer\":5,\"output\":[0.1],\"seq_len\":1},{\"layer\":3,\"output\":[3]}],\"seq_len\":1,"
+                          "\"latency_ms\":7.2}");
     free(out);
 }
 END_TEST
