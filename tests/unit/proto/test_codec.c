@@ -233,9 +233,10 @@ START_TEST(f16_encode_rounds_to_nearest_even)
             step = ldexp(1.0, d < 0x1p-14 ? -24 : e - 11);
             double units = nearbyint(d / step) * step; /* the default mode is nearest even */
             (void)frexp(units, &e);
-            want = units < 0x1p-14   ? (uint16_t)(units * 0x1p24)
-                   : units > 65504.0 ? 0x7bff
-                                     : (uint16_t)((e + 14) << 10 | ((int)ldexp(units, 11 - e) & 1023));
+            int code = units < 0x1p-14   ? (int)(units * 0x1p24)
+                       : units > 65504.0 ? 0x7bff
+                                         : (e + 14) << 10 | ((int)ldexp(units, 11 - e) & 1023);
+            want = (uint16_t)code;
         }
         ck_assert_msg(f16_from_f32(x) == want, "%a: %04x, want %04x", (double)x, f16_from_f32(x), want);
         ck_assert_uint_eq(f16_from_f32(-x), want | 0x8000);
