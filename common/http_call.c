@@ -316,10 +316,10 @@ static void settle_over(struct http_call *c)
         call_end(c, LQ_OK);
         return;
     }
-    if (w->reused && !c->any_byte && !c->streamed && !c->retried) {
-        /* The peer had closed it before it could see the request; a request may be sent again. */
+    if (w->reused && !c->any_byte) {
+        /* The peer had closed it before it could see the request, which may be sent again (a
+         * streamed one never gets here); once: the next connection is a fresh one. */
         call_unlink(c, false);
-        c->retried = true;
         pool_assign(c->pool, c, true);
         return;
     }

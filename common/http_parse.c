@@ -156,6 +156,8 @@ static enum lq_err scan(struct http_parse *p, const unsigned char *s, size_t n, 
     *end = 0;
     for (size_t i = p->scanned_n; i < n; i++) {
         unsigned char c = s[i];
+        if (c > ' ' && c < 0x7f && c != ':' && i > p->line_at && s[i - 1] != '\r')
+            continue; /* most bytes */
         bool after_cr = i > p->line_at && s[i - 1] == '\r';
         if (i == 0 && wrong_beginning(p, c))
             return bad(fault, wrong_beginning(p, c));

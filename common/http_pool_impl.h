@@ -49,7 +49,7 @@ struct http_call {
     uint64_t answer_max;
     /* answer */
     struct evbuffer *in;
-    bool head_seen, any_byte, blocked, retried;
+    bool head_seen, any_byte, blocked;
     struct event *timer;   /* the deadline; or, once it has failed, the end after this turn */
     struct lq_fault fault; /* code != LQ_OK: it has failed */
 };

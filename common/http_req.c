@@ -269,6 +269,7 @@ static void begin(struct http_req *r, int status, const struct http_headers *hea
     r->started = true;
     r->chunked = unknown && !old;
     r->left = length;
+    /* Unread body bytes would be taken for the next request. */
     c->keep_alive &= c->parse.whole && !c->server->draining && !(unknown && old);
     struct head h = {.status = status,
                      .headers = headers,

@@ -57,7 +57,6 @@ void conn_answered(struct conn *c)
 {
     struct http_req *r = c->req;
     if (r) {
-        c->keep_alive &= c->parse.whole; /* unread body bytes would be taken for the next request */
         c->req = NULL;
         req_free(r);
     }

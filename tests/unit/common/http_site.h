@@ -134,6 +134,17 @@ static void handle_big(struct http_req *r, struct site *w)
     evbuffer_free(body);
 }
 
+static void early_data(struct http_req *r, struct evbuffer *in, void *arg)
+{
+    (void)in;
+    handle_big(r, arg);
+}
+
+static void handle_early(struct http_req *r, struct site *w)
+{
+    http_req_read(r, 1000, early_data, echo_whole, w);
+}
+
 /* Takes w->take_n bytes a time, or nothing until it is resumed. */
 static void sip_data(struct http_req *r, struct evbuffer *in, void *arg)
 {
@@ -262,13 +273,11 @@ static const struct {
     const char *path;
     void (*fn)(struct http_req *r, struct site *w);
 } pages[] = {
-    {"/hello", handle_hello},   {"/hold", handle_hold},
-    {"/fault", handle_fault},   {"/empty", handle_empty},
-    {"/echo", handle_echo},     {"/small", handle_small},
-    {"/stream", handle_stream}, {"/big", handle_big},
-    {"/sip", handle_sip},       {"/act", handle_act},
-    {"/twice", handle_twice},   {"/short", handle_short},
-    {"/cut", handle_cut},       {"/parts", handle_unknown_length},
+    {"/hello", handle_hello},   {"/hold", handle_hold}, {"/fault", handle_fault},
+    {"/empty", handle_empty},   {"/echo", handle_echo}, {"/small", handle_small},
+    {"/stream", handle_stream}, {"/big", handle_big},   {"/early", handle_early},
+    {"/sip", handle_sip},       {"/act", handle_act},   {"/twice", handle_twice},
+    {"/short", handle_short},   {"/cut", handle_cut},   {"/parts", handle_unknown_length},
 };
 
 static void on_request(struct http_req *r, void *arg)
