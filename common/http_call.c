@@ -154,13 +154,17 @@ enum lq_err http_call_start(struct http_pool *p, const struct http_call_opts *o,
  * that itself refers to another buffer: libevent copies no reference. */
 static bool add_body(struct evbuffer *out, struct evbuffer *body)
 {
-    size_t n = evbuffer_get_length(body);
-    if (n == 0 || evbuffer_add_buffer_reference(out, body) == 0)
-        return true;
     struct evbuffer_iovec v;
-    return evbuffer_reserve_space(out, (ev_ssize_t)n, &v, 1) == 1 &&
-           evbuffer_copyout(body, v.iov_base, n) == (ev_ssize_t)n &&
-           (v.iov_len = n, evbuffer_commit_space(out, &v, 1) == 0);
+    size_t n = evbuffer_get_length(body), whole_n = evbuffer_get_length(out) + n;
+    if (n == 0)
+        return true;
+    if (evbuffer_add_buffer_reference(out, body) == 0)
+        return evbuffer_get_length(out) == whole_n; /* out of memory, libevent warns and leaves chains out */
+    if (evbuffer_reserve_space(out, (ev_ssize_t)n, &v, 1) != 1 ||
+        evbuffer_copyout(body, v.iov_base, n) != (ev_ssize_t)n)
+        return false;
+    v.iov_len = n;
+    return evbuffer_commit_space(out, &v, 1) == 0;
 }
 
 static void expect_answer(struct http_call *c)
@@ -178,10 +182,14 @@ void call_connected(struct http_call *c)
     size_t n = evbuffer_get_length(c->head);
     bool ok = evbuffer_add(out, evbuffer_pullup(c->head, -1), n) == 0 && (!c->body || add_body(out, c->body)) &&
               (!c->pending || evbuffer_add_buffer(out, c->pending) == 0);
+    if (!ok) {
+        call_fail_later(c, LQ_NOMEM, "out of memory for a request");
+        return;
+    }
     if (!c->streamed)
         c->sent_all = true;
     io_low_water(&w->io, c->streamed ? HTTP_LOW_WATER_BYTES : 0);
-    io_flush(&w->io, ok);
+    io_flush(&w->io, true);
     if (c->wants_room)
         io_kick(&w->io); /* all of it may have left at once: then nothing else tells the sender */
 }

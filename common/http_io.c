@@ -13,8 +13,9 @@
 #include "common/clock.h"
 
 enum {
-    READ_BYTES = 16 * 1024,      /* head and body of most messages, in one read */
-    READ_MORE_BYTES = 64 * 1024, /* once that was full */
+    CHAIN_BYTES = 64,                          /* what evbuffer adds, before it rounds up to a power of 2 */
+    READ_BYTES = 16 * 1024 - CHAIN_BYTES,      /* head and body of most messages, in one read */
+    READ_MORE_BYTES = 64 * 1024 - CHAIN_BYTES, /* once that was full */
 };
 
 /* ---- guard ------------------------------------------------------------------------- */

@@ -340,6 +340,8 @@ static void refuse(struct conn *c, struct http_req *r, const struct lq_fault *fa
     struct evbuffer *body;
     if (!r)
         make_id(c->server, made);
+    log_debug("request_refused req=%s error=%s why=%s", r ? r->id : made, lq_err_word(fault->code),
+              log_q(fault->text));
     bool ok = fault_parts(fault, NULL, r ? r->id : made, &h, &body);
     struct head head = {.status = lq_err_status(fault->code),
                         .headers = ok ? h : NULL,

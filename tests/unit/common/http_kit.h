@@ -26,7 +26,11 @@ static inline struct event_base *kit_base(void)
     (void)signal(SIGPIPE, SIG_IGN);
     struct lq_fault fault;
     ck_assert_int_eq(log_level_set("error", &fault), LQ_OK);
-    struct event_base *base = event_base_new();
+    struct event_config *cfg = event_config_new(); /* as loop.c makes them */
+    event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);
+    event_config_set_flag(cfg, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
+    struct event_base *base = event_base_new_with_config(cfg);
+    event_config_free(cfg);
     ck_assert_ptr_nonnull(base);
     return base;
 }

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 
+#include "common/http_pool_impl.h"
 #include "tests/unit/common/http_kit.h"
 
 /* ---- a scripted peer ------------------------------------------------------------------ */

@@ -1,5 +1,4 @@
 /* The client: what one call is told, whatever its peer does. */
-#include "common/http_pool_impl.h"
 #include "tests/unit/common/http_peer.h"
 #include "tests/unit/common/http_site.h"
 

@@ -1,6 +1,5 @@
 /* The client: who gets which connection, what is sent twice, bodies that stream, and
  * calls and pools that end inside their own callbacks. */
-#include "common/http_pool_impl.h"
 #include "tests/unit/common/http_peer.h"
 #include "tests/unit/common/http_site.h"
 
