@@ -38,12 +38,13 @@ struct forward {
     /* the request's body */
     struct evbuffer *body; /* what came and was not sent; kept for another try unless `cut` */
     bool cut;              /* cut through: leaves as it comes */
-    bool whole;            /* the client has sent all */
+    bool shard_full;       /* it takes no more until on_shard_room() */
     /* the answer */
     int status;
     struct http_headers *head; /* what of the shard's head the client gets */
     uint64_t length;
-    bool started; /* the client has seen the head */
+    bool started;     /* the client has seen the head */
+    bool client_full; /* it takes no more until on_client_room() */
 };
 
 static enum lq_err send_to(struct forward *f, struct link *l, struct lq_fault *fault);
@@ -129,6 +130,7 @@ static void on_client_room(struct http_req *r, void *arg)
 {
     (void)r;
     struct forward *f = arg;
+    f->client_full = false;
     if (f->call)
         http_call_resume(f->call);
 }
@@ -148,9 +150,10 @@ static void on_answer_data(struct http_call *c, struct evbuffer *in, void *arg)
         http_req_on_room(f->req, on_client_room, f);
         http_req_reply_start(f->req, f->status, f->head, f->length);
     }
+    if (f->client_full) /* what comes stays, and stops the shard; on_client_room() goes on */
+        return;
     f->out_bytes += evbuffer_get_length(in);
-    (void)http_req_reply_data(f->req, in); /* what it does not take stays; on_client_room goes on */
-    f->out_bytes -= evbuffer_get_length(in);
+    f->client_full = !http_req_reply_data(f->req, in);
 }
 
 static void relay_end(struct forward *f, struct evbuffer *in)
@@ -226,6 +229,7 @@ static void on_shard_room(struct http_call *c, void *arg)
 {
     (void)c;
     struct forward *f = arg;
+    f->shard_full = false;
     if (f->req)
         http_req_resume(f->req);
 }
@@ -314,14 +318,13 @@ static enum lq_err route_head(struct forward *f, uint64_t body_n, struct lq_faul
     return rc;
 }
 
-/* Moves what came to the shard; what it does not take yet stays in `in`. */
+/* Moves what came to the shard; while that is full it stays in `in`, and stops the client. */
 static void pass_on(struct forward *f, struct evbuffer *in)
 {
-    if (evbuffer_get_length(f->body) > 0) { /* what came before the cut */
-        if (!http_call_send(f->call, f->body))
-            return;
-    }
-    (void)http_call_send(f->call, in);
+    if (f->shard_full)
+        return;
+    bool room = evbuffer_get_length(f->body) == 0 || http_call_send(f->call, f->body); /* what came before the cut */
+    f->shard_full = !room || !http_call_send(f->call, in);
 }
 
 static void on_body_data(struct http_req *r, struct evbuffer *in, void *arg)
@@ -355,7 +358,6 @@ static void on_body_end(struct http_req *r, struct evbuffer *in, void *arg)
     (void)r;
     struct forward *f = arg;
     struct lq_fault fault;
-    f->whole = true;
     if (f->cut) {
         f->in_bytes += evbuffer_get_length(in);
         if (evbuffer_get_length(f->body) > 0)

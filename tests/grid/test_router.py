@@ -282,6 +282,64 @@ def test_large_body_is_cut_through():
         assert shard.requests[0] == body
 
 
+LARGE = 100 << 20
+
+
+def test_client_that_does_not_read_stops_the_shard():
+    """A large answer waits at the shard, not in the router's memory."""
+    sent = threading.Event()
+
+    def answer(_, conn):
+        conn.sendall(http(200, bytes(LARGE), F32))
+        sent.set()
+    with FakeShard(answer) as shard, grid.router(f"0-7={shard.url}") as r:
+        host, port = r.url.rsplit("/", 1)[1].rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as s:
+            body = single(1)
+            s.sendall(b"POST /v1/walk-ffn HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-larql-ffn\r\n"
+                      b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            assert not sent.wait(1), "the router took 100 MB that nobody reads"
+            got = 0
+            while more := s.recv(1 << 20):
+                got += len(more)
+        assert got > LARGE
+        assert sent.wait(20 * grid.TIMEOUT_X)
+
+
+def test_shard_that_does_not_read_stops_the_client():
+    """A large body waits at the client, not in the router's memory."""
+    body = single(1, 2000000)  # 48 MB
+    sent, go_on = threading.Event(), threading.Event()
+
+    class Slow(FakeShard):
+        def _serve(self, conn):
+            data = conn.recv(65536)
+            if b"/v1/stats" in data:
+                conn.sendall(http(200, self.stats))
+                conn.close()
+                return
+            go_on.wait(60)
+            left = len(body) - len(data.split(b"\r\n\r\n", 1)[1])
+            while left > 0:
+                left -= len(conn.recv(1 << 20))
+            conn.sendall(http(200, b"x" * 36, F32))
+
+    with Slow(None) as shard, grid.router(f"0-7={shard.url}") as r:
+        host, port = r.url.rsplit("/", 1)[1].rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as s:
+            head = (b"POST /v1/walk-ffn HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-larql-ffn\r\n"
+                    b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+            sender = threading.Thread(target=lambda: (s.sendall(head + body), sent.set()))
+            sender.start()
+            assert not sent.wait(1), "the router took 48 MB that nobody reads"
+            go_on.set()
+            got = b""
+            while more := s.recv(65536):
+                got += more
+            sender.join()
+        assert got.startswith(b"HTTP/1.1 200 ")
+
+
 def test_chunked_bodies_pass(two):
     body = single(2)
     pieces = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + 7]), body[i:i + 7]) for i in range(0, len(body), 7))
