@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/clock.h"
 #include "proto/wire.h"
@@ -41,9 +42,12 @@ uint64_t http_front_deadline_us(const struct http_req *r, uint64_t limit_ms)
     return http_req_start_us(r) + limit_ms * 1000;
 }
 
-bool http_front_too_long(const struct http_req *r, uint64_t limit_bytes)
+bool http_front_unreadable(const struct http_req *r, uint64_t limit_bytes)
 {
+    const char *expect = http_headers_get(http_req_headers(r), "Expect");
     uint64_t length = http_req_length(r);
+    if (expect && strcasecmp(expect, "100-continue") != 0)
+        return true;
     return length != HTTP_LENGTH_UNKNOWN && length > limit_bytes;
 }
 

@@ -20,8 +20,9 @@ void http_front_dispatch(const struct http_page *pages, size_t pages_n, void *ar
  * leaves where that is less; a value that is no number counts as absent. */
 uint64_t http_front_deadline_us(const struct http_req *r, uint64_t limit_ms);
 
-/* Does the length that r announces exceed limit? (Unknown: not yet.) */
-bool http_front_too_long(const struct http_req *r, uint64_t limit_bytes);
+/* Will http_req_read() refuse r at once: 417 for its Expect, 413 for its length? Those
+ * come before a Content-Type that nobody reads (415). */
+bool http_front_unreadable(const struct http_req *r, uint64_t limit_bytes);
 
 /* Steals the reference to `value`, on failure too; NULL (out of memory) answers 503. */
 void http_front_json_new(struct http_req *r, int status, json_t *value);

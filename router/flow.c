@@ -432,7 +432,7 @@ void flow_start(void *arg, struct http_req *r)
     }
     enum lq_err rc = negotiate_body(http_headers_get(http_req_headers(r), "Content-Type"), &json, &body, &fault);
     uint64_t limit = !rc && json ? rt->json_max : rt->body_max;
-    if (rc && !http_front_too_long(r, limit)) { /* 413 comes before 415; http_req_read() below answers it */
+    if (rc && !http_front_unreadable(r, limit)) { /* 417 and 413 come before 415; http_req_read() below answers them */
         http_req_reply_fault(r, &fault, NULL);
         return;
     }

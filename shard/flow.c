@@ -181,7 +181,7 @@ void flow_start(void *arg, struct http_req *r)
     enum lq_err rc = negotiate(http_headers_get(h, "Content-Type"),
                                http_headers_join(h, "Accept", accept, sizeof accept), &s->wire, &form, &fault);
     uint64_t limit = !rc && form.json ? s->json_max : s->body_max;
-    if (rc && !http_front_too_long(r, limit)) { /* 413 comes before 415; http_req_read() below answers it */
+    if (rc && !http_front_unreadable(r, limit)) { /* 417 and 413 come before 415; http_req_read() below answers them */
         http_req_reply_fault(r, &fault, NULL);
         return;
     }

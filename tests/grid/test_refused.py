@@ -214,7 +214,8 @@ def test_headers_over_16_kb(url):
 
 
 def test_expect(url):
-    assert raw(url, HEAD + b"Content-Length: 3\r\nExpect: magic\r\n\r\n").startswith(b"HTTP/1.1 417 ")
+    for kind in (b"", b"Content-Type: text/plain\r\n"):
+        assert raw(url, HEAD + kind + b"Content-Length: 3\r\nExpect: magic\r\n\r\n").startswith(b"HTTP/1.1 417 ")
     body = single(1)
     out = raw(url, HEAD + f"Content-Type: {F32}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
               f"Connection: close\r\n\r\n".encode() + body)
