@@ -7,7 +7,7 @@
 
 #include "common/log.h"
 
-static void trim(const char **p, size_t *n)
+void args_trim(const char **p, size_t *n)
 {
     while (*n && isspace((unsigned char)**p))
         ++*p, --*n;
@@ -32,14 +32,14 @@ static bool number(const char *p, size_t n, uint32_t *out)
 
 enum lq_err args_range(const char *text, size_t n, uint32_t *first, uint32_t *last, struct lq_fault *fault)
 {
-    trim(&text, &n);
+    args_trim(&text, &n);
     const char *dash = memchr(text, '-', n);
     const char *a = text, *b = dash ? dash + 1 : text;
     size_t a_n = dash ? (size_t)(dash - text) : n, b_n = dash ? n - a_n - 1 : n;
     if (n == 0)
         return lq_fail(fault, LQ_USAGE, "expected 'START-END', got '%.*s'", (int)n, text);
-    trim(&a, &a_n);
-    trim(&b, &b_n);
+    args_trim(&a, &a_n);
+    args_trim(&b, &b_n);
     if (!number(a, a_n, first))
         return lq_fail(fault, LQ_USAGE, "invalid start '%.*s'", (int)a_n, a);
     if (!number(b, b_n, last))

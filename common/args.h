@@ -7,6 +7,9 @@
 
 #include "proto/err.h"
 
+/* Moves both ends inwards over white space. */
+void args_trim(const char **p, size_t *n);
+
 /* "A-B" or "A", inclusive, blanks trimmed; n bytes of text. The messages are those
  * of docs/protocol.md, 6.6. */
 enum lq_err args_range(const char *text, size_t n, uint32_t *first, uint32_t *last,

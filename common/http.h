@@ -82,6 +82,10 @@ const char *http_req_id(const struct http_req *r); /* X-Request-Id of the client
 struct event_base *http_req_base(const struct http_req *r);
 uint64_t http_req_start_us(const struct http_req *r); /* header whole */
 
+/* May r's body be read? LQ_BAD_EXPECT, or LQ_BIG_BODY when its length is over limit_bytes:
+ * what http_req_read() answers by itself, for who must know before. */
+enum lq_err http_req_may_read(const struct http_req *r, uint64_t limit_bytes, struct lq_fault *fault) LQ_MUST_CHECK;
+
 /* Reads the body. Over limit_bytes (by Content-Length, or while reading) the
  * layer itself answers 413 `body of N bytes is over the limit of M`, then
  * on_gone. on_data gets all body bytes that are there in `in` and drains what

@@ -4,10 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "common/clock.h"
-#include "proto/wire.h"
+#include "common/log.h"
 
 void http_front_dispatch(const struct http_page *pages, size_t pages_n, void *arg, struct http_req *r)
 {
@@ -42,15 +41,6 @@ uint64_t http_front_deadline_us(const struct http_req *r, uint64_t limit_ms)
     return http_req_start_us(r) + limit_ms * 1000;
 }
 
-bool http_front_unreadable(const struct http_req *r, uint64_t limit_bytes)
-{
-    const char *expect = http_headers_get(http_req_headers(r), "Expect");
-    uint64_t length = http_req_length(r);
-    if (expect && strcasecmp(expect, "100-continue") != 0)
-        return true;
-    return length != HTTP_LENGTH_UNKNOWN && length > limit_bytes;
-}
-
 void http_front_refuse(struct http_req *r, enum lq_err code, const char *text)
 {
     struct lq_fault fault;
@@ -63,15 +53,41 @@ void http_front_nomem(struct http_req *r)
     http_front_refuse(r, LQ_NOMEM, "out of memory");
 }
 
+static void free_given(const void *p, size_t n, void *arg)
+{
+    (void)n, (void)arg;
+    free((void *)(uintptr_t)p);
+}
+
+bool http_front_give(struct evbuffer *to, void *p, size_t n)
+{
+    if (p && evbuffer_add_reference(to, p, n, free_given, NULL) == 0)
+        return true;
+    free(p);
+    return false;
+}
+
+void http_front_json_text_take(struct http_req *r, int status, char *text, size_t n)
+{
+    struct evbuffer *body = evbuffer_new();
+    struct http_headers *h = http_headers_new();
+    bool given = body && http_front_give(body, text, n);
+    if (!body)
+        free(text);
+    if (given && h && http_headers_add(h, "Content-Type", "application/json"))
+        http_req_reply(r, status, h, body);
+    else
+        http_front_nomem(r);
+    http_headers_free(h);
+    if (body)
+        evbuffer_free(body);
+}
+
 void http_front_json_new(struct http_req *r, int status, json_t *value)
 {
     char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
-    if (text)
-        http_req_reply_text(r, status, "application/json", text, strlen(text));
-    else
-        http_front_nomem(r);
-    free(text);
+    http_front_json_text_take(r, status, text, text ? strlen(text) : 0);
 }
 
 void http_front_metrics(struct http_req *r, const struct metrics *m)
@@ -87,7 +103,7 @@ void http_front_metrics(struct http_req *r, const struct metrics *m)
         evbuffer_free(page);
 }
 
-bool http_front_request_series(struct metrics *m, const char *name, struct metric *series[][HTTP_FRONT_CLASSES_N])
+bool http_front_request_series(struct metrics *m, const char *name, struct http_front_books *b)
 {
     static const char *const class[HTTP_FRONT_CLASSES_N] = {"2xx", "4xx", "5xx"};
     bool ok = true;
@@ -96,14 +112,30 @@ bool http_front_request_series(struct metrics *m, const char *name, struct metri
             char labels[64];
             snprintf(labels, sizeof labels, "wire=\"%s\",code=\"%s\"",
                      f == WIRE_FORMATS_N ? "json" : wire_name((enum wire_format)f), class[c]);
-            series[f][c] = metrics_counter(m, name, "walk-ffn requests by body format and status class", labels);
-            ok &= series[f][c] != NULL;
+            b->requests[f][c] = metrics_counter(m, name, "walk-ffn requests by body format and status class", labels);
+            ok &= b->requests[f][c] != NULL;
         }
     }
     return ok;
 }
 
-struct metric *http_front_class(struct metric *of_format[HTTP_FRONT_CLASSES_N], int status)
+void http_front_count(struct http_front_books *b, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
+                      uint64_t out_bytes)
 {
-    return of_format[status < 400 ? 0 : status < 500 ? 1 : 2];
+    metric_add(b->requests[format][status < 400 ? 0 : status < 500 ? 1 : 2], 1);
+    metric_observe_us(b->seconds, clock_us() - start_us);
+    metric_add(b->bytes_in, in_bytes);
+    metric_add(b->bytes_out, out_bytes);
+    b->served_n += status == 200;
+}
+
+void http_front_fail(struct http_front_books *b, struct http_req *r, unsigned format, uint64_t in_bytes,
+                     const struct lq_fault *fault)
+{
+    int status = lq_err_status(fault->code);
+    http_front_count(b, format, status, http_req_start_us(r), in_bytes, 0);
+    if (status >= 500)
+        log_warn("walk_ffn_failed req=%s error=%s why=%s", http_req_id(r), lq_err_word(fault->code),
+                 log_q(fault->text));
+    http_req_reply_fault(r, fault, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "common/http.h"
 #include "common/metrics.h"
+#include "proto/wire.h"
 
 struct http_page {
     const char *path, *method; /* "GET" takes HEAD too */
@@ -20,10 +21,6 @@ void http_front_dispatch(const struct http_page *pages, size_t pages_n, void *ar
  * leaves where that is less; a value that is no number counts as absent. */
 uint64_t http_front_deadline_us(const struct http_req *r, uint64_t limit_ms);
 
-/* Will http_req_read() refuse r at once: 417 for its Expect, 413 for its length? Those
- * come before a Content-Type that nobody reads (415). */
-bool http_front_unreadable(const struct http_req *r, uint64_t limit_bytes);
-
 /* Steals the reference to `value`, on failure too; NULL (out of memory) answers 503. */
 void http_front_json_new(struct http_req *r, int status, json_t *value);
 void http_front_metrics(struct http_req *r, const struct metrics *m);
@@ -31,10 +28,27 @@ void http_front_metrics(struct http_req *r, const struct metrics *m);
 void http_front_refuse(struct http_req *r, enum lq_err code, const char *text);
 void http_front_nomem(struct http_req *r);
 
-/* requests_total by body format and status class: series[WIRE_FORMATS_N + 1][3], JSON
- * last. False: out of memory. */
+/* p's n bytes by reference to the end of `to`; takes p (malloc'd) on every path. False:
+ * out of memory, or p is NULL. */
+bool http_front_give(struct evbuffer *to, void *p, size_t n) LQ_MUST_CHECK;
+/* A malloc'd JSON text as the answer, by reference; takes it. NULL answers 503. */
+void http_front_json_text_take(struct http_req *r, int status, char *text, size_t n);
+
+/* What both servers count of each walk-ffn request. */
 enum { HTTP_FRONT_CLASSES_N = 3 };
-bool http_front_request_series(struct metrics *m, const char *name, struct metric *series[][HTTP_FRONT_CLASSES_N]);
-struct metric *http_front_class(struct metric *of_format[HTTP_FRONT_CLASSES_N], int status);
+struct http_front_books {
+    struct metric *requests[WIRE_FORMATS_N + 1][HTTP_FRONT_CLASSES_N]; /* [body format, JSON last][2xx, 4xx, 5xx] */
+    struct metric *seconds;                                            /* header whole -> answer handed over */
+    struct metric *bytes_in, *bytes_out;                               /* bodies */
+    uint64_t served_n;                                                 /* answered with 200 */
+};
+/* Registers requests_total under that name. False: out of memory. */
+bool http_front_request_series(struct metrics *m, const char *name, struct http_front_books *b);
+/* Closes the books of one request. format WIRE_FORMATS_N: JSON. */
+void http_front_count(struct http_front_books *b, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
+                      uint64_t out_bytes);
+/* Answers r with the fault: counted, and logged where it is not the client's. */
+void http_front_fail(struct http_front_books *b, struct http_req *r, unsigned format, uint64_t in_bytes,
+                     const struct lq_fault *fault);
 
 #endif

@@ -129,6 +129,19 @@ uint64_t http_req_start_us(const struct http_req *r)
 
 /* ---- body ------------------------------------------------------------------------------ */
 
+enum lq_err http_req_may_read(const struct http_req *r, uint64_t limit_bytes, struct lq_fault *fault)
+{
+    const struct http_parse *p = &r->conn->parse;
+    char all[128];
+    const char *expect = http_headers_get(p->headers, "Expect");
+    if (expect && (!http_headers_join(p->headers, "Expect", all, sizeof all) || strcasecmp(all, "100-continue")))
+        return lq_fail(fault, LQ_BAD_EXPECT, "Expect '%.100s' is not known here: only 100-continue", expect);
+    if (p->kind == HTTP_BODY_LENGTH && p->length > limit_bytes)
+        return lq_fail(fault, LQ_BIG_BODY, "body of %" PRIu64 " bytes is over the limit of %" PRIu64, p->length,
+                       limit_bytes);
+    return LQ_OK;
+}
+
 void http_req_read(struct http_req *r, uint64_t limit_bytes, http_req_on_data on_data, http_req_on_data on_end,
                    void *arg)
 {
@@ -140,21 +153,12 @@ void http_req_read(struct http_req *r, uint64_t limit_bytes, http_req_on_data on
     r->on_end = on_end;
     r->body_arg = arg;
     c->parse.limit = limit_bytes;
-    char all[128];
-    const char *expect = http_headers_get(c->parse.headers, "Expect");
-    enum lq_err rc = LQ_OK;
-    if (expect &&
-        (!http_headers_join(c->parse.headers, "Expect", all, sizeof all) || strcasecmp(all, "100-continue")))
-        rc = lq_fail(&fault, LQ_BAD_EXPECT, "Expect '%.100s' is not known here: only 100-continue", expect);
-    else if (c->parse.kind == HTTP_BODY_LENGTH && c->parse.length > limit_bytes)
-        rc = lq_fail(&fault, LQ_BIG_BODY, "body of %" PRIu64 " bytes is over the limit of %" PRIu64, c->parse.length,
-                     limit_bytes);
-    if (rc) {
+    if (http_req_may_read(r, limit_bytes, &fault) != LQ_OK) {
         conn_refuse_open(c, &fault);
         return;
     }
     if (!c->parse.whole) {
-        if (expect && c->parse.minor == 1 && !r->started)
+        if (http_headers_get(c->parse.headers, "Expect") && c->parse.minor == 1 && !r->started)
             io_flush(&c->io, evbuffer_add(c->io.out, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
         io_arm(&c->io, c->server->opts.body_timeout_ms);
     }

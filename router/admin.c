@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include "common/clock.h"
-#include "common/http_front.h"
 #include "router/link.h"
 
 static size_t up_n(const struct router *rt)
@@ -53,7 +52,7 @@ static void answer_health(void *arg, struct http_req *r)
     http_front_json_new(r, rt->draining || live == 0 ? 503 : 200,
                         json_pack("{ss,sI,sI,s{sI,sI,sI}}", "status", status, "uptime_seconds",
                                   (json_int_t)((clock_us() - rt->start_us) / 1000000), "requests_served",
-                                  (json_int_t)rt->served_n, "coverage", "layers",
+                                  (json_int_t)rt->m.books.served_n, "coverage", "layers",
                                   (json_int_t)(known ? known->stats.layers : 0), "mapped", (json_int_t)mapped, "live",
                                   (json_int_t)live));
 }
@@ -151,16 +150,16 @@ bool admin_metrics_init(struct router *rt)
     struct metrics *m = rt->metrics = metrics_new();
     if (!m)
         return false;
-    bool ok = http_front_request_series(m, "larql_router_requests_total", rt->m.requests);
+    bool ok = http_front_request_series(m, "larql_router_requests_total", &rt->m.books);
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
         const char *name, *help;
     } rest[] = {
-        {&rt->m.seconds, metrics_histogram, "larql_router_request_seconds",
+        {&rt->m.books.seconds, metrics_histogram, "larql_router_request_seconds",
          "walk-ffn, header read to answer handed over"},
-        {&rt->m.bytes_in, metrics_counter, "larql_router_body_bytes_received_total", "walk-ffn request bodies"},
-        {&rt->m.bytes_out, metrics_counter, "larql_router_body_bytes_sent_total", "walk-ffn answer bodies"},
+        {&rt->m.books.bytes_in, metrics_counter, "larql_router_body_bytes_received_total", "walk-ffn request bodies"},
+        {&rt->m.books.bytes_out, metrics_counter, "larql_router_body_bytes_sent_total", "walk-ffn answer bodies"},
         {&rt->m.fan_outs, metrics_counter, "larql_router_fan_outs_total", "JSON requests split over several shards"},
         {&rt->m.retries, metrics_counter, "larql_router_retries_total", "requests sent again to another replica"},
         {&rt->m.cut_answers, metrics_counter, "larql_router_cut_answers_total",

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/http_front.h"
 #include "common/log.h"
 #include "common/offload.h"
 #include "proto/wire_json.h"
@@ -39,7 +38,7 @@ struct fan {
     bool on_thread;           /* the task is out: only its done may free */
     struct router *rt;
     struct http_req *req; /* NULL: answered or gone */
-    uint64_t deadline_us, start_us;
+    uint64_t deadline_us;
     size_t body_n;
     struct evbuffer *body;
     struct wire_json_request in;
@@ -97,17 +96,12 @@ static void on_gone(struct http_req *r, void *arg)
     fan_end(arg);
 }
 
-static void fail(struct fan *f, const struct lq_fault *cause)
+static void fail(struct fan *f, const struct lq_fault *fault)
 {
     struct http_req *r = f->req;
-    struct lq_fault copy = *cause, *fault = &copy; /* cause may be f's own */
-    int status = lq_err_status(fault->code);
-    flow_count(f->rt, WIRE_FORMATS_N, status, f->start_us, f->body_n, 0);
-    if (status >= 500)
-        log_warn("walk_ffn_failed req=%s error=%s why=%s", http_req_id(r), lq_err_word(fault->code),
-                 log_q(fault->text));
+    f->req = NULL;
+    http_front_fail(&f->rt->m.books, r, WIRE_FORMATS_N, f->body_n, fault); /* fault may be f's own */
     fan_end(f);
-    http_req_reply_fault(r, fault, NULL);
 }
 
 /* Runs work on the JSON thread when bytes say so, else here and now. */
@@ -164,9 +158,10 @@ static void on_merged(struct loop_msg *m)
     } else if (f->fault.code != LQ_OK) {
         fail(f, &f->fault);
     } else {
-        flow_count(f->rt, WIRE_FORMATS_N, 200, f->start_us, f->body_n, f->merged_n);
-        http_req_reply_text(r, 200, "application/json", f->merged, f->merged_n);
+        http_front_count(&f->rt->m.books, WIRE_FORMATS_N, 200, http_req_start_us(r), f->body_n, f->merged_n);
         f->req = NULL;
+        http_front_json_text_take(r, 200, f->merged, f->merged_n);
+        f->merged = NULL;
         fan_free(f);
     }
 }
@@ -275,14 +270,13 @@ static enum lq_err sub_send(struct sub *s, struct lq_fault *fault)
     struct http_headers *h = flow_shard_headers(f->req, f->deadline_us);
     if (!h)
         return lq_fail(fault, LQ_NOMEM, "out of memory");
-    uint64_t now = clock_us();
     const struct http_call_opts o = {.method = "POST",
                                      .path = "/v1/walk-ffn",
                                      .headers = h,
                                      .body = s->body,
-                                     .deadline_ms = now < f->deadline_us ? (f->deadline_us - now + 999) / 1000 : 1,
+                                     .deadline_ms = flow_ms_left(f->deadline_us),
                                      .answer_max = PART_BYTES_MAX};
-    s->sent_us = now;
+    s->sent_us = clock_us();
     enum lq_err rc = http_call_start(s->link->pool, &o, &cb, s, &s->call, fault);
     http_headers_free(h);
     return rc;
@@ -290,20 +284,15 @@ static enum lq_err sub_send(struct sub *s, struct lq_fault *fault)
 
 /* ---- plan --------------------------------------------------------------------- */
 
-static void free_text(const void *p, size_t n, void *arg)
-{
-    (void)n, (void)arg;
-    free((void *)(uintptr_t)p);
-}
-
 static enum lq_err sub_encode(struct sub *s, struct lq_fault *fault)
 {
     size_t n;
     char *text = wire_json_request_encode(&s->fan->in, s->layers, s->layers_n, &n);
     s->body = evbuffer_new();
-    if (text && s->body && evbuffer_add_reference(s->body, text, n, free_text, NULL) == 0)
+    if (s->body && http_front_give(s->body, text, n))
         return LQ_OK;
-    free(text);
+    if (!s->body)
+        free(text);
     return lq_fail(fault, LQ_NOMEM, "out of memory for a part of the request");
 }
 
@@ -399,7 +388,6 @@ void fanout_start(struct router *rt, struct http_req *r, struct evbuffer *body)
     }
     f->rt = rt;
     f->req = r;
-    f->start_us = http_req_start_us(r);
     f->deadline_us = http_front_deadline_us(r, rt->deadline_ms);
     f->body_n = evbuffer_get_length(f->body);
     http_req_on_gone(r, on_gone, f);

@@ -18,7 +18,6 @@
 #include <strings.h>
 
 #include "common/clock.h"
-#include "common/http_front.h"
 #include "common/log.h"
 #include "proto/negotiate.h"
 #include "router/link.h"
@@ -31,7 +30,7 @@ struct forward {
     struct http_call *call;
     struct link *link;
     unsigned format;
-    uint64_t deadline_us, start_us, sent_us, in_bytes, out_bytes;
+    uint64_t deadline_us, sent_us, in_bytes, out_bytes;
     unsigned tries_n;
     uint32_t *layers; /* for a second choice and for messages */
     uint32_t layers_n;
@@ -60,28 +59,13 @@ static void forward_free(struct forward *f)
     free(f);
 }
 
-void flow_count(struct router *rt, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
-                uint64_t out_bytes)
-{
-    metric_add(http_front_class(rt->m.requests[format], status), 1);
-    metric_observe_us(rt->m.seconds, clock_us() - start_us);
-    metric_add(rt->m.bytes_in, in_bytes);
-    metric_add(rt->m.bytes_out, out_bytes);
-    rt->served_n += status == 200;
-}
-
 /* Ends the exchange with an error of our own. */
 static void refuse(struct forward *f, const struct lq_fault *fault)
 {
     struct http_req *r = f->req;
-    int status = lq_err_status(fault->code);
-    flow_count(f->rt, f->format, status, f->start_us, f->in_bytes, 0);
-    if (status >= 500)
-        log_warn("walk_ffn_failed req=%s error=%s why=%s", http_req_id(r), lq_err_word(fault->code),
-                 log_q(fault->text));
     f->req = NULL;
+    http_front_fail(&f->rt->m.books, r, f->format, f->in_bytes, fault);
     forward_free(f);
-    http_req_reply_fault(r, fault, NULL);
 }
 
 static void on_gone(struct http_req *r, void *arg)
@@ -160,7 +144,7 @@ static void relay_end(struct forward *f, struct evbuffer *in)
 {
     struct http_req *r = f->req;
     f->out_bytes += evbuffer_get_length(in);
-    flow_count(f->rt, f->format, f->status, f->start_us, f->in_bytes, f->out_bytes);
+    http_front_count(&f->rt->m.books, f->format, f->status, http_req_start_us(r), f->in_bytes, f->out_bytes);
     f->req = NULL;
     if (f->started) {
         (void)http_req_reply_data(r, in);
@@ -209,7 +193,7 @@ static void on_answer_end(struct http_call *c, enum lq_err rc, struct evbuffer *
     if (f->started) { /* never a short body that looks complete */
         struct http_req *r = f->req;
         metric_add(f->rt->m.cut_answers, 1);
-        flow_count(f->rt, f->format, 502, f->start_us, f->in_bytes, f->out_bytes);
+        http_front_count(&f->rt->m.books, f->format, 502, http_req_start_us(r), f->in_bytes, f->out_bytes);
         log_warn("answer_cut req=%s url=%s why=%s", http_req_id(r), l->url, log_q(why.text));
         f->req = NULL;
         forward_free(f);
@@ -234,7 +218,7 @@ static void on_shard_room(struct http_call *c, void *arg)
         http_req_resume(f->req);
 }
 
-static uint64_t ms_left(uint64_t deadline_us)
+uint64_t flow_ms_left(uint64_t deadline_us)
 {
     uint64_t now = clock_us();
     return now < deadline_us ? (deadline_us - now + 999) / 1000 : 1;
@@ -245,7 +229,7 @@ struct http_headers *flow_shard_headers(struct http_req *r, uint64_t deadline_us
     const struct http_headers *from = http_req_headers(r);
     struct http_headers *h = http_headers_new();
     char left[32];
-    snprintf(left, sizeof left, "%" PRIu64, ms_left(deadline_us));
+    snprintf(left, sizeof left, "%" PRIu64, flow_ms_left(deadline_us));
     bool ok =
         h && http_headers_add(h, "X-Request-Id", http_req_id(r)) && http_headers_add(h, "X-Larql-Deadline-Ms", left);
     for (size_t i = 0; i < http_headers_n(from) && ok; i++) {
@@ -273,7 +257,7 @@ static enum lq_err send_to(struct forward *f, struct link *l, struct lq_fault *f
                                      .body = f->cut ? NULL : f->body,
                                      .streamed = f->cut,
                                      .stream_length = http_req_length(f->req),
-                                     .deadline_ms = ms_left(f->deadline_us)};
+                                     .deadline_ms = flow_ms_left(f->deadline_us)};
     f->link = l;
     f->tries_n++;
     f->sent_us = clock_us();
@@ -393,7 +377,6 @@ static struct forward *forward_new(struct router *rt, struct http_req *r, unsign
     f->rt = rt;
     f->req = r;
     f->format = format;
-    f->start_us = http_req_start_us(r);
     f->deadline_us = http_front_deadline_us(r, rt->deadline_ms);
     http_req_on_gone(r, on_gone, f);
     return f;
@@ -432,7 +415,7 @@ void flow_start(void *arg, struct http_req *r)
     }
     enum lq_err rc = negotiate_body(http_headers_get(http_req_headers(r), "Content-Type"), &json, &body, &fault);
     uint64_t limit = !rc && json ? rt->json_max : rt->body_max;
-    if (rc && !http_front_unreadable(r, limit)) { /* 417 and 413 come before 415; http_req_read() below answers them */
+    if (rc && http_req_may_read(r, limit, NULL) == LQ_OK) { /* else 417 or 413, which come before this 415 */
         http_req_reply_fault(r, &fault, NULL);
         return;
     }

@@ -1,7 +1,6 @@
 /* route: see route.h. */
 #include "router/route.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +14,7 @@ struct item {
 
 static struct item trimmed(const char *p, size_t n)
 {
-    while (n && isspace((unsigned char)*p))
-        p++, n--;
-    while (n && isspace((unsigned char)p[n - 1]))
-        n--;
+    args_trim(&p, &n);
     return (struct item){p, n};
 }
 

@@ -11,10 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/http.h"
+#include "common/http_front.h"
 #include "common/loop.h"
-#include "common/metrics.h"
-#include "proto/wire.h"
 #include "router/route.h"
 
 enum {
@@ -26,8 +24,8 @@ struct link;
 struct offload;
 
 struct router_metrics {
-    struct metric *requests[WIRE_FORMATS_N + 1][3]; /* [body format, JSON last][2xx, 4xx, 5xx] */
-    struct metric *seconds, *bytes_in, *bytes_out, *fan_outs, *retries, *cut_answers;
+    struct http_front_books books;
+    struct metric *fan_outs, *retries, *cut_answers;
     struct metric *shards_up, *connections;
 };
 
@@ -41,7 +39,7 @@ struct router {
     struct offload *json_thread; /* JSON over JSON_ON_LOOP_BYTES_MAX is parsed there */
     struct metrics *metrics;
     struct router_metrics m;
-    uint64_t start_us, served_n;
+    uint64_t start_us;
     uint64_t body_max, json_max, deadline_ms;
     bool draining;
 };
@@ -63,8 +61,8 @@ enum lq_err flow_choose(struct router *rt, const uint32_t *layers, uint32_t laye
  * `shard URL: reason`, status by code. */
 enum lq_err flow_shard_fault(const struct link *l, enum lq_err rc, const struct lq_fault *cause,
                              struct lq_fault *out);
-void flow_count(struct router *rt, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
-                uint64_t out_bytes);
+/* For a call that must end by then: at least 1 ms, since 0 means no limit. */
+uint64_t flow_ms_left(uint64_t deadline_us);
 
 /* A whole body, to the one link that serves its layers; takes r, drains body.
  * format WIRE_FORMATS_N: JSON. */

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "common/clock.h"
-#include "common/http_front.h"
 #include "shard/job.h"
 
 static void answer_health(void *arg, struct http_req *r)
@@ -16,7 +15,7 @@ static void answer_health(void *arg, struct http_req *r)
         http_front_json_new(r, 200,
                             json_pack("{ss,sI,sI}", "status", "ok", "uptime_seconds",
                                       (json_int_t)((clock_us() - s->start_us) / 1000000), "requests_served",
-                                      (json_int_t)s->served_n));
+                                      (json_int_t)s->m.books.served_n));
 }
 
 static json_t *wire_list(const struct wire_switches *w)
@@ -76,19 +75,19 @@ bool admin_metrics_init(struct shard *s)
     struct metrics *m = s->metrics = metrics_new();
     if (!m)
         return false;
-    bool ok = http_front_request_series(m, "larql_shard_requests_total", s->m.requests);
+    bool ok = http_front_request_series(m, "larql_shard_requests_total", &s->m.books);
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
         const char *name, *help;
     } rest[] = {
-        {&s->m.seconds, metrics_histogram, "larql_shard_request_seconds",
+        {&s->m.books.seconds, metrics_histogram, "larql_shard_request_seconds",
          "walk-ffn, header read to answer handed over"},
         {&s->m.compute_seconds, metrics_histogram, "larql_shard_compute_seconds",
          "time on the compute thread, decode and encode included"},
         {&s->m.rows, metrics_counter, "larql_shard_rows_total", "rows times layers computed"},
-        {&s->m.bytes_in, metrics_counter, "larql_shard_body_bytes_received_total", "walk-ffn request bodies"},
-        {&s->m.bytes_out, metrics_counter, "larql_shard_body_bytes_sent_total", "walk-ffn answer bodies"},
+        {&s->m.books.bytes_in, metrics_counter, "larql_shard_body_bytes_received_total", "walk-ffn request bodies"},
+        {&s->m.books.bytes_out, metrics_counter, "larql_shard_body_bytes_sent_total", "walk-ffn answer bodies"},
         {&s->m.saturated, metrics_counter, "larql_shard_saturated_values_total", "values clipped to f16's range"},
         {&s->m.f32_fallbacks, metrics_counter, "larql_shard_f32_fallbacks_total",
          "answers sent in f32 since f16 would have clipped them"},
@@ -104,13 +103,4 @@ bool admin_metrics_init(struct shard *s)
         ok &= *rest[i].to != NULL;
     }
     return ok;
-}
-
-void admin_count(struct shard *s, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
-                 uint64_t out_bytes)
-{
-    metric_add(http_front_class(s->m.requests[format], status), 1);
-    metric_observe_us(s->m.seconds, clock_us() - start_us);
-    metric_add(s->m.bytes_in, in_bytes);
-    metric_add(s->m.bytes_out, out_bytes);
 }

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
-#include "common/http_front.h"
 #include "common/log.h"
 #include "shard/job.h"
 
@@ -43,22 +42,22 @@ static struct http_req *job_detach(struct job *j)
     return r;
 }
 
+/* WIRE_FORMATS_N: JSON. */
+static unsigned format_of(const struct job *j)
+{
+    return j->form.json ? WIRE_FORMATS_N : j->form.body;
+}
+
 static void refuse(struct job *j, const struct lq_fault *fault)
 {
     struct shard *s = j->shard;
-    struct http_req *r = job_detach(j);
     if (fault->code == LQ_NOT_FINITE)
         metric_add(s->m.not_finite, 1);
     if (fault->code == LQ_DEADLINE)
         metric_add(s->m.deadline, 1);
     if (fault->code == LQ_QUEUE_FULL)
         metric_add(s->m.queue_full, 1);
-    if (lq_err_status(fault->code) >= 500)
-        log_warn("walk_ffn_failed req=%s error=%s why=%s", http_req_id(r), lq_err_word(fault->code),
-                 log_q(fault->text));
-    admin_count(s, j->form.json ? WIRE_FORMATS_N : j->form.body, lq_err_status(fault->code), j->start_us, j->body_n,
-                0);
-    http_req_reply_fault(r, fault, NULL);
+    http_front_fail(&s->m.books, job_detach(j), format_of(j), j->body_n, fault);
 }
 
 static void answer(struct job *j)
@@ -71,12 +70,11 @@ static void answer(struct job *j)
     bool ok = h && http_headers_add(h, "Content-Type", j->content_type) &&
               (j->saturated_n == 0 || http_headers_add(h, "X-Larql-Saturated", count));
     if (ok) {
-        s->served_n++;
         metric_add(s->m.rows, j->rows_n);
         metric_add(s->m.saturated, j->saturated_n);
         metric_add(s->m.f32_fallbacks, j->fell_back);
-        admin_count(s, j->form.json ? WIRE_FORMATS_N : j->form.body, 200, j->start_us, j->body_n,
-                    evbuffer_get_length(j->answer));
+        http_front_count(&s->m.books, format_of(j), 200, http_req_start_us(r), j->body_n,
+                         evbuffer_get_length(j->answer));
         http_req_reply(r, 200, h, j->answer);
     } else {
         http_front_nomem(r);
@@ -129,14 +127,13 @@ static enum lq_err arm_deadline(struct job *j, struct lq_fault *fault)
     return LQ_OK;
 }
 
-/* Checks 8 to 10 of a binary body, here so that a bad one never waits in the queue. */
+/* Checks 8 to 12 of a binary body, here so that a bad one never waits in the queue. */
 static enum lq_err check_binary(struct job *j, struct lq_fault *fault)
 {
     enum lq_err rc = wire_head_decode(j->body_p, j->body_n, j->body_n, &j->head, NULL, fault);
-    size_t values_n;
     if (!rc)
         rc = wire_payload_check(j->form.body, j->head.seq_len, j->shard->arch.hidden_n,
-                                j->body_n - j->head.payload_at, &values_n, fault);
+                                j->body_n - j->head.payload_at, &j->values_n, fault);
     return rc;
 }
 
@@ -181,7 +178,7 @@ void flow_start(void *arg, struct http_req *r)
     enum lq_err rc = negotiate(http_headers_get(h, "Content-Type"),
                                http_headers_join(h, "Accept", accept, sizeof accept), &s->wire, &form, &fault);
     uint64_t limit = !rc && form.json ? s->json_max : s->body_max;
-    if (rc && !http_front_unreadable(r, limit)) { /* 417 and 413 come before 415; http_req_read() below answers them */
+    if (rc && http_req_may_read(r, limit, NULL) == LQ_OK) { /* else 417 or 413, which come before this 415 */
         http_req_reply_fault(r, &fault, NULL);
         return;
     }
@@ -196,7 +193,6 @@ void flow_start(void *arg, struct http_req *r)
     j->shard = s;
     j->req = r;
     j->form = form;
-    j->start_us = http_req_start_us(r);
     j->deadline_us = http_front_deadline_us(r, s->deadline_ms);
     http_req_on_gone(r, on_gone_reading, j);
     http_req_read(r, limit, NULL, on_body, j);

@@ -13,12 +13,13 @@
 struct job {
     struct offload_task task; /* first */
     struct shard *shard;
-    struct http_req *req;           /* NULL once the client has left or been answered */
-    struct event *deadline_ev;      /* answers 504 */
-    _Atomic bool gone;              /* nobody waits any more */
-    uint64_t deadline_us, start_us; /* monotonic */
+    struct http_req *req;      /* NULL once the client has left or been answered */
+    struct event *deadline_ev; /* answers 504 */
+    _Atomic bool gone;         /* nobody waits any more */
+    uint64_t deadline_us;      /* monotonic */
     struct negotiated form;
     struct wire_head head; /* binary: views into body */
+    size_t values_n;       /* binary: S * hidden, checked */
     struct evbuffer *body; /* pulled up: one piece */
     const uint8_t *body_p;
     size_t body_n;

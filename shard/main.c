@@ -8,7 +8,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/serve.h"
-#include "model/gemm_blis.h"
 #include "proto/cpu.h"
 #include "shard/job.h"
 
@@ -138,13 +137,11 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
     codec_init(&s->codec, cpu);
     args_raise_open_files();
     rc = load_model(s, o, fault);
-    if (!rc)
-        rc = gemm_init(fault); /* forks: before any thread */
     if (rc)
         return rc;
     if (!(s->loop = loop_new()) || !admin_metrics_init(s))
         return lq_fail(fault, LQ_NOMEM, "out of memory or file descriptors at start");
-    rc = work_init(s->work, s, (size_t)o->threads, fault);
+    rc = work_init(s->work, s, (size_t)o->threads, fault); /* forks, for BLIS: before any thread */
     if (!rc)
         rc = offload_new(s->loop, "compute", (size_t)o->queue_jobs, (uint64_t)o->queue_mb << 20, s->work, &s->queue,
                          fault);

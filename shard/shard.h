@@ -10,9 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/http.h"
+#include "common/http_front.h"
 #include "common/loop.h"
-#include "common/metrics.h"
 #include "model/arch.h"
 #include "model/ffn.h"
 #include "proto/codec.h"
@@ -22,11 +21,9 @@ struct offload;
 struct work;
 
 struct shard_metrics {
-    struct metric *requests[WIRE_FORMATS_N + 1][3]; /* [body format, JSON last][2xx, 4xx, 5xx] */
-    struct metric *seconds;                         /* header whole -> answer handed over */
-    struct metric *compute_seconds;                 /* on the compute thread, decode and encode included */
+    struct http_front_books books;
+    struct metric *compute_seconds; /* on the compute thread, decode and encode included */
     struct metric *rows;
-    struct metric *bytes_in, *bytes_out; /* bodies of walk-ffn */
     struct metric *saturated, *f32_fallbacks, *not_finite, *queue_full, *deadline;
     struct metric *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
 };
@@ -50,7 +47,7 @@ struct shard {
     struct offload *queue;
     struct metrics *metrics;
     struct shard_metrics m;
-    uint64_t start_us, served_n; /* walk-ffn answered with 200 */
+    uint64_t start_us;
     bool draining;
 };
 
@@ -60,9 +57,4 @@ void flow_start(void *shard, struct http_req *r);
 /* admin.c: on_request of the server, by the table of pages. */
 void admin_on_request(struct http_req *r, void *shard);
 bool admin_metrics_init(struct shard *s);
-/* Closes the books of one walk-ffn request: status by class, time, bytes. format
- * WIRE_FORMATS_N: JSON. */
-void admin_count(struct shard *s, unsigned format, int status, uint64_t start_us, uint64_t in_bytes,
-                 uint64_t out_bytes);
-
 #endif

@@ -56,19 +56,12 @@ static enum lq_err forward(struct work *w, struct job *j, uint32_t layer, const 
     return LQ_OK;
 }
 
-static void free_answer(const void *p, size_t n, void *arg)
-{
-    (void)n, (void)arg;
-    free((void *)(uintptr_t)p);
-}
-
 /* Hands malloc'd bytes over to the answer; frees them when that fails. */
 static enum lq_err give(struct job *j, void *p, size_t n, const char *content_type)
 {
     j->content_type = content_type;
-    if (p && evbuffer_add_reference(j->answer, p, n, free_answer, NULL) == 0)
+    if (http_front_give(j->answer, p, n))
         return LQ_OK;
-    free(p);
     return lq_fail(&j->fault, LQ_NOMEM, "out of memory for an answer");
 }
 
@@ -153,11 +146,8 @@ static enum lq_err run_binary(struct work *w, struct job *j)
     const struct shard *s = j->shard;
     const struct wire_head *h = &j->head;
     uint64_t start_us = clock_us();
-    size_t values_n;
-    enum lq_err rc = wire_payload_check(j->form.body, h->seq_len, s->arch.hidden_n, j->body_n - h->payload_at,
-                                        &values_n, &j->fault);
-    if (rc)
-        return rc;
+    size_t values_n = j->values_n;
+    enum lq_err rc;
     float *x = malloc(values_n * sizeof *x), *out = NULL;
     if (!x) {
         rc = lq_fail(&j->fault, LQ_NOMEM, "out of memory for %zu values", values_n);
