@@ -6,6 +6,7 @@
 #   make bench BENCH_STRICT=1     a missed bar fails
 
 BENCH_BINS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
+BENCH_TOOLS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/tools/*.c))
 BENCH_SUPPORT := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/support/*.c))
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_SUPPORT) $(A_model)
 	@mkdir -p $(@D)
@@ -19,5 +20,5 @@ LQ_GGML_DIR ?= $(JUDGES)/node_modules/@node-llama-cpp/$(LLAMA_ARCH)/bins/$(LLAMA
 
 BENCH ?= $(patsubst bench/%.c,%,$(wildcard bench/*.c))
 .PHONY: bench
-bench: $(BENCH_BINS)
+bench: $(BENCH_BINS) $(BENCH_TOOLS)
 	@for b in $(BENCH); do echo "== $$b"; LQ_GGML_DIR=$(LQ_GGML_DIR) $(BUILD)/bench/$$b; done

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICE_CPU = 0, LOG_ERROR = 4, STATUS_SUCCESS = 0, THREADS_MAX = 64 };
+enum { DEVICE_CPU = 0, STATUS_SUCCESS = 0 };
 
 struct init_params {
     size_t mem_bytes;
@@ -68,7 +68,7 @@ typedef void **extra_bufts_fn(void *device);
 
 struct ggml_judge {
     void *lib, *cpu_lib, *device, *backend;
-    void *pools[THREADS_MAX + 1]; /* by thread count; NULL: not made yet */
+    void *pools[GGML_JUDGE_THREADS_MAX + 1]; /* by thread count; NULL: not made yet */
     char variant[64];
 #define X(name, result, arguments) result(*name) arguments;
     BASE_API(X) CPU_API(X)
@@ -87,7 +87,7 @@ struct ggml_job {
 static void on_log(int level, const char *text, void *arg)
 {
     (void)arg;
-    if (level == LOG_ERROR)
+    if (level == GGML_JUDGE_LOG_ERROR)
         fputs(text, stderr);
 }
 
@@ -179,7 +179,7 @@ void ggml_judge_close(struct ggml_judge *j)
         return;
     if (j->backend)
         j->backend_free(j->backend);
-    for (int n = 1; n <= THREADS_MAX; n++)
+    for (int n = 1; n <= GGML_JUDGE_THREADS_MAX; n++)
         if (j->pools[n])
             j->threadpool_free(j->pools[n]);
     if (j->cpu_lib)
@@ -196,9 +196,21 @@ const char *ggml_judge_variant(const struct ggml_judge *j)
 
 void ggml_judge_rest(struct ggml_judge *j)
 {
-    for (int n = 2; n <= THREADS_MAX; n++)
+    for (int n = 2; n <= GGML_JUDGE_THREADS_MAX; n++)
         if (j->pools[n])
             j->threadpool_pause(j->pools[n]);
+}
+
+void *ggml_judge_pool(struct ggml_judge *j, int threads_n)
+{
+    if (threads_n < 1 || threads_n > GGML_JUDGE_THREADS_MAX)
+        return NULL;
+    if (!j->pools[threads_n]) {
+        struct pool_params p;
+        j->threadpool_params_init(&p, threads_n);
+        j->pools[threads_n] = j->threadpool_new(&p);
+    }
+    return j->pools[threads_n];
 }
 
 size_t ggml_judge_quantize(struct ggml_judge *j, uint32_t ggml_type, const float *x, size_t rows_n, size_t cols_n,
@@ -275,18 +287,9 @@ static bool build(struct ggml_job *job, void *buft, uint32_t type, size_t cols_n
 struct ggml_job *ggml_job_new(struct ggml_judge *j, uint32_t ggml_type, size_t cols_n, size_t rows_n,
                               const void *weights, size_t seq_n, int threads_n, const char **why)
 {
-    if ((uintptr_t)weights % 32 || threads_n < 1 || threads_n > THREADS_MAX) {
-        *why = "weights must be aligned to 32 bytes, threads 1 to 64";
-        return NULL;
-    }
-    if (!j->pools[threads_n]) {
-        struct pool_params p;
-        j->threadpool_params_init(&p, threads_n);
-        j->pools[threads_n] = j->threadpool_new(&p);
-    }
     struct ggml_job *job = calloc(1, sizeof *job);
-    if (!job || !j->pools[threads_n]) {
-        *why = "out of memory";
+    if (!job || (uintptr_t)weights % 32 || !ggml_judge_pool(j, threads_n)) {
+        *why = "weights must be aligned to 32 bytes, threads 1 to 64; or no memory";
         free(job);
         return NULL;
     }

@@ -17,6 +17,8 @@
 struct ggml_judge;
 struct ggml_job;
 
+enum { GGML_JUDGE_THREADS_MAX = 64, GGML_JUDGE_LOG_ERROR = 4 };
+
 /* NULL when the libraries cannot be used; *why then says it, in static memory. */
 struct ggml_judge *ggml_judge_open(const char **why);
 void ggml_judge_close(struct ggml_judge *j); /* after its jobs; NULL is fine */
@@ -27,7 +29,11 @@ const char *ggml_judge_variant(const struct ggml_judge *j);
 /* Lets the worker threads sleep; the next run wakes them. */
 void ggml_judge_rest(struct ggml_judge *j);
 
-/* rows_n x cols values -> blocks of a type (quant_info[].ggml_type) by ggml's own
+/* ggml's thread pool of that many threads, made once, the judge's; NULL: out of memory or
+ * of range. */
+void *ggml_judge_pool(struct ggml_judge *j, int threads_n);
+
+/* rows_n x cols_n values -> blocks of a type (quant_info[].ggml_type) by ggml's own
  * quantiser; returns the bytes written. */
 size_t ggml_judge_quantize(struct ggml_judge *j, uint32_t ggml_type, const float *x, size_t rows_n, size_t cols_n,
                            void *out);
