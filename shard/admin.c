@@ -31,13 +31,13 @@ static void answer_stats(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     const struct arch *a = &s->arch;
-    http_front_json_new(r, 200,
-                        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,s{sb,sI}}", "model", s->model_id, "family",
-                                  a->family, "mode", "ffn-service", "layers", (int)a->layers_n, "hidden_size",
-                                  (int)a->hidden_n, "features_per_layer", (int)a->ffn_n, "layer_start",
-                                  (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype", ffn_dtype(s->ffn),
-                                  "wire", wire_list(&s->wire), "kernels", s->kernels, "loaded", "ffn_service", 1,
-                                  "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
+    http_front_json_new(
+        r, 200,
+        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,si,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
+                  "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
+                  (int)a->ffn_n, "layer_start", (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype",
+                  ffn_dtype(s->ffn), "wire", wire_list(&s->wire), "kernels", s->kernels, "batch_rows_max",
+                  (int)s->batch_rows_max, "loaded", "ffn_service", 1, "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
 }
 
 static void answer_models(void *arg, struct http_req *r)
@@ -76,6 +76,14 @@ bool admin_metrics_init(struct shard *s)
     if (!m)
         return false;
     bool ok = http_front_request_series(m, "larql_shard_requests_total", &s->m.books);
+    static const char *const requests_n[BATCH_CLASSES_N] = {"1", "2", "3-4", "5-8", "9-16"};
+    for (size_t i = 0; i < BATCH_CLASSES_N; i++) {
+        char labels[32];
+        snprintf(labels, sizeof labels, "requests=\"%s\"", requests_n[i]);
+        s->m.batches[i] = metrics_counter(m, "larql_shard_batches_total",
+                                          "binary batches computed, by how many requests were in one", labels);
+        ok &= s->m.batches[i] != NULL;
+    }
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
@@ -84,7 +92,10 @@ bool admin_metrics_init(struct shard *s)
         {&s->m.books.seconds, metrics_histogram, "larql_shard_request_seconds",
          "walk-ffn, header read to answer handed over"},
         {&s->m.compute_seconds, metrics_histogram, "larql_shard_compute_seconds",
-         "time on the compute thread, decode and encode included"},
+         "computing one batch of requests, decode and encode included"},
+        {&s->m.batch_rows, metrics_counter, "larql_shard_batch_rows_total", "rows in those batches"},
+        {&s->m.inline_jobs, metrics_counter, "larql_shard_inline_total",
+         "small requests that the loop computed itself, since nothing else waited"},
         {&s->m.rows, metrics_counter, "larql_shard_rows_total", "rows times layers computed"},
         {&s->m.books.bytes_in, metrics_counter, "larql_shard_body_bytes_received_total", "walk-ffn request bodies"},
         {&s->m.books.bytes_out, metrics_counter, "larql_shard_body_bytes_sent_total", "walk-ffn answer bodies"},
