@@ -85,7 +85,7 @@ enum lq_err offload_new(struct loop *l, const char *name, size_t tasks_max, uint
     struct offload *o = calloc(1, sizeof *o);
     if (!o)
         return lq_fail(fault, LQ_NOMEM, "out of memory for the queue of thread %s", name);
-    *o = (struct offload){.loop = l, .arg = arg, .tasks_max = tasks_max, .bytes_max = bytes_max};
+    *o = (struct offload){.loop = l, .arg = arg, .tasks_max = tasks_max, .bytes_max = bytes_max, .idle = true};
     o->last = &o->first;
     pthread_mutex_init(&o->mu, NULL);
     pthread_cond_init(&o->some, NULL);
@@ -174,6 +174,14 @@ bool offload_start(struct offload *o)
 pthread_t offload_thread(const struct offload *o)
 {
     return o->thread;
+}
+
+bool offload_is_busy(struct offload *o)
+{
+    pthread_mutex_lock(&o->mu);
+    bool busy = !o->idle;
+    pthread_mutex_unlock(&o->mu);
+    return busy;
 }
 
 size_t offload_waiting_n(struct offload *o, uint64_t *bytes)

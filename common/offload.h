@@ -36,6 +36,7 @@ void offload_free(struct offload *o);
 /* LQ_QUEUE_FULL leaves the task with the caller. */
 enum lq_err offload_put(struct offload *o, struct offload_task *t, struct lq_fault *fault) LQ_MUST_CHECK;
 pthread_t offload_thread(const struct offload *o);
+bool offload_is_busy(struct offload *o); /* the thread has a task */
 size_t offload_waiting_n(struct offload *o, uint64_t *bytes);
 
 /* offload_put() in two steps, so that what arrives in one turn of the loop is seen

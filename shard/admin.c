@@ -55,6 +55,7 @@ static void answer_metrics(void *arg, struct http_req *r)
     struct shard *s = arg;
     uint64_t bytes;
     metric_set(s->m.queue_jobs, (double)offload_waiting_n(s->queue, &bytes));
+    metric_set(s->m.busy, offload_is_busy(s->queue));
     metric_set(s->m.queue_bytes, (double)bytes);
     metric_set(s->m.connections, (double)http_server_connections_n(s->server));
     http_front_metrics(r, s->metrics);
@@ -105,6 +106,7 @@ bool admin_metrics_init(struct shard *s)
         {&s->m.not_finite, metrics_counter, "larql_shard_not_finite_total", "answers refused for NaN or Inf"},
         {&s->m.queue_full, metrics_counter, "larql_shard_queue_full_total", "requests refused by a full queue"},
         {&s->m.deadline, metrics_counter, "larql_shard_deadline_total", "requests that ran out of time"},
+        {&s->m.busy, metrics_gauge, "larql_shard_busy", "1 while the compute thread computes"},
         {&s->m.queue_jobs, metrics_gauge, "larql_shard_queue_jobs", "requests that wait for the compute thread"},
         {&s->m.queue_bytes, metrics_gauge, "larql_shard_queue_bytes", "their body bytes"},
         {&s->m.connections, metrics_gauge, "larql_shard_connections", "open client connections"},

@@ -29,7 +29,7 @@ struct shard_metrics {
     struct metric *inline_jobs; /* run by the loop itself */
     struct metric *rows;
     struct metric *saturated, *f32_fallbacks, *not_finite, *queue_full, *deadline;
-    struct metric *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
+    struct metric *busy, *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
 };
 
 struct shard {
