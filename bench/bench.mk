@@ -2,10 +2,12 @@
 # one run and prints the ratio. Absolute times are this machine's, at this moment.
 
 BENCH_BINS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/obj/bench/support/timer.o $(A_model)
+BENCH_SUPPORT := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/support/*.c))
+$(BUILD)/bench/remote_call $(BUILD)/bench/batch: $(BUILD)/bin/larql-shard
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_SUPPORT) $(A_client)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK  $@")
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_model)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(A_client) $(LIBS_client)
 
 .PHONY: bench
 bench: $(BENCH_BINS)
