@@ -8,10 +8,10 @@
 BENCH_BINS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 BENCH_TOOLS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/tools/*.c))
 BENCH_SUPPORT := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/support/*.c))
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_SUPPORT) $(A_model)
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_SUPPORT) $(A_client)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK  $@")
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_model) -ldl
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(A_client) $(LIBS_client) -ldl
 
 # llama.cpp, beside the models and outside the tree, in the release that `make golden` asks.
 JUDGES := $(MODEL_DIR)/judges
@@ -19,6 +19,13 @@ LLAMA_ARCH := $(if $(filter aarch64,$(shell uname -m)),linux-arm64,linux-x64)
 LQ_GGML_DIR ?= $(JUDGES)/node_modules/@node-llama-cpp/$(LLAMA_ARCH)/bins/$(LLAMA_ARCH)
 
 BENCH ?= $(patsubst bench/%.c,%,$(wildcard bench/*.c))
-.PHONY: bench
-bench: $(BENCH_BINS) $(BENCH_TOOLS)
-	@for b in $(BENCH); do echo "== $$b"; LQ_GGML_DIR=$(LQ_GGML_DIR) $(BUILD)/bench/$$b; done
+.PHONY: bench bench-run
+bench:
+	@deploy/packages.sh build bench
+	+@$(SUB) models
+	@tests/tools/judges.sh "$(JUDGES)"
+	+@$(SUB) bench-run
+
+bench-run: $(BENCH_BINS) $(BENCH_TOOLS) $(BINS)
+	@$(TEST_ENV) LQ_GGML_DIR=$(LQ_GGML_DIR) BENCH_STRICT=$(BENCH_STRICT) CC=$(CC) \
+		$(PYTHON) bench/run.py $(BUILD) $(BENCH)
