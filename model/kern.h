@@ -20,6 +20,10 @@ struct kern_ops {
     void (*dequant[QUANT_TYPES_N])(const void *w, size_t n, float *out);
     /* dot of n weights with x, straight from the blocks; equals dequant + dot_f32 bit for bit */
     float (*dot[QUANT_TYPES_N])(const void *w, const float *x, size_t n);
+    /* out[r * out_step] = the same with row r of x, at x + r * x_step: W is read once. NULL
+     * for types in blocks */
+    void (*dot_rows[QUANT_TYPES_N])(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out,
+                                    size_t out_step);
     /* dot of two f32 vectors of any length */
     float (*dot_f32)(const float *a, const float *b, size_t n);
     /* out[i] += s * x[i] */

@@ -3,6 +3,7 @@
 #include "model/kern.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #define KERN_W 8
+#define KERN_CVT_F16(p) (vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p)))
 #include "model/kern_body.h"
 static const struct kern_ops table = KERN_TABLE("avx2");
 #if defined(__clang__)

@@ -11,7 +11,7 @@
 /* KERN_W floats are one register of the ISA: 16, 8 or 4. Kernels go by pieces of 16
  * values, PIECE_V registers; even and odd pieces fill the two halves of kern.h's lanes.
  * Vectors are never passed by value: their ABI depends on the ISA. */
-enum { PIECE_V = 16 / KERN_W, SUM_V = KERN_LANES_N / KERN_W };
+enum { PIECE_V = 16 / KERN_W, SUM_V = KERN_LANES_N / KERN_W, ROWS_AT_ONCE = KERN_W == 16 ? 8 : 2 };
 typedef float vf __attribute__((vector_size(4 * KERN_W)));
 typedef int32_t vi __attribute__((vector_size(4 * KERN_W)));
 typedef uint32_t vu __attribute__((vector_size(4 * KERN_W)));
@@ -140,6 +140,9 @@ INLINE void block_q6_k_16(const struct block_q6_k *b, int k, vf v[PIECE_V])
 /* 16 halves as f16_decode_one() reads each. */
 INLINE void f16_16(const uint8_t *w, vf v[PIECE_V])
 {
+#ifdef KERN_CVT_F16
+    EACH_V(p, c) v[p] = KERN_CVT_F16(w + 2 * c);
+#else
     EACH_V(p, c)
     {
         vu h = __builtin_convertvector(*(const vh_any *)(const void *)(w + 2 * c), vu);
@@ -149,6 +152,7 @@ INLINE void f16_16(const uint8_t *w, vf v[PIECE_V])
         vu bits = (is_small & (vu)shifted) | (is_special & special) | (~(is_small | is_special) & normal);
         v[p] = (vf)(bits | (h & 0x8000) << 16);
     }
+#endif
 }
 
 INLINE void bf16_16(const uint8_t *w, vf v[PIECE_V])
@@ -166,17 +170,30 @@ INLINE void f32_16(const uint8_t *w, vf v[PIECE_V])
     EACH_V(p, c) v[p] = LOAD(w + 4 * c);
 }
 
+/* A row comes from memory once, in order; the hardware's own reading ahead stops at each
+ * page, so this goes on beyond it. Never faults. */
+enum { AHEAD_BYTES = 8192, LINE_BYTES = 64 };
+INLINE void read_ahead(const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE_BYTES)
+        __builtin_prefetch((const char *)p + AHEAD_BYTES + i, 0, 2); /* L2: few lines at once can be on their way to L1 */
+}
+
 /* ---- sums ----------------------------------------------------------------------------- */
 
-INLINE float fold(const vf sum[SUM_V])
+INLINE float fold(float a[KERN_LANES_N])
 {
-    float a[KERN_LANES_N];
-    memcpy(a, sum, sizeof a);
     for (int half = KERN_LANES_N / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
             a[i] += a[i + half];
     return a[0];
 }
+
+/* Out of the registers, once: sums that are written lane by lane would live in memory. */
+#define LANES(a, sum)               \
+    float a[KERN_LANES_N];          \
+    for (int i_ = 0; i_ < SUM_V; i_++) \
+        STORE((a) + KERN_W * i_, (sum)[i_])
 
 /* Piece k of a row times 16 values of x. */
 #define ADD_PRODUCT(sum, k, v, x) EACH_V(p, c) sum[(k) % 2 * PIECE_V + p] += v[p] * LOAD((x) + c)
@@ -202,6 +219,7 @@ INLINE float fold(const vf sum[SUM_V])
         const struct block_##type *b = w;                                         \
         vf sum[SUM_V] = {0};                                                    \
         for (size_t i = 0; i < n; i += (N), b++) {                                \
+            read_ahead(b, sizeof *b);                                             \
             _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)           \
             {                                                                     \
                 vf v[PIECE_V];                                                    \
@@ -209,7 +227,8 @@ INLINE float fold(const vf sum[SUM_V])
                 ADD_PRODUCT(sum, k, v, x + i + 16 * (size_t)k);                     \
             }                                                                     \
         }                                                                         \
-        return fold(sum);                                                         \
+        LANES(lanes, sum);                                                        \
+        return fold(lanes);                                                       \
     }
 
 ROW_KERNELS(q4_0, QUANT_BLOCK_SMALL)
@@ -235,21 +254,48 @@ ROW_KERNELS(q6_k, QUANT_BLOCK_K)
         for (; i < n; i++)                                                        \
             out[i] = at(b + (bytes) * i);                                         \
     }                                                                             \
-    static float dot_##type(const void *w, const float *x, size_t n)              \
+    /* rows_n is a constant where this is inlined: all sums stay in registers */             \
+    INLINE void rows_##type(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out, \
+                            size_t out_step)                                      \
     {                                                                             \
         const uint8_t *b = w;                                                     \
-        vf sum[SUM_V] = {0};                                                    \
+        vf sum[ROWS_AT_ONCE][SUM_V] = {0};                                        \
         size_t i = 0;                                                             \
         for (; i + 32 <= n; i += 32) {                                            \
-            vf v[PIECE_V];                                                        \
-            type##_16(b + (bytes) * i, v);                                        \
-            ADD_PRODUCT(sum, 0, v, x + i);                                        \
-            type##_16(b + (bytes) * (i + 16), v);                                 \
-            ADD_PRODUCT(sum, 1, v, x + i + 16);                                   \
+            vf v[2][PIECE_V];                                                     \
+            read_ahead(b + (bytes) * i, 32 * (bytes));                            \
+            type##_16(b + (bytes) * i, v[0]);                                     \
+            type##_16(b + (bytes) * (i + 16), v[1]);                              \
+            _Pragma("GCC unroll 8") for (size_t r = 0; r < rows_n; r++)           \
+            {                                                                     \
+                ADD_PRODUCT(sum[r], 0, v[0], x + r * x_step + i);                 \
+                ADD_PRODUCT(sum[r], 1, v[1], x + r * x_step + i + 16);            \
+            }                                                                     \
         }                                                                         \
-        for (size_t lane = 0; i < n; i++, lane++)                                 \
-            sum[lane / KERN_W][lane % KERN_W] += at(b + (bytes) * i) * x[i];      \
-        return fold(sum);                                                         \
+        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows_n; r++)               \
+        {                                                                         \
+            LANES(lanes, sum[r]);                                                 \
+            for (size_t k = i; k < n; k++)                                        \
+                lanes[k - i] += at(b + (bytes) * k) * x[r * x_step + k];          \
+            out[r * out_step] = fold(lanes);                                      \
+        }                                                                         \
+    }                                                                             \
+    static float dot_##type(const void *w, const float *x, size_t n)              \
+    {                                                                             \
+        float out;                                                                \
+        rows_##type(w, x, n, 1, n, &out, 1);                                      \
+        return out;                                                               \
+    }                                                                             \
+    static void dot_rows_##type(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out, \
+                                size_t out_step)                                  \
+    {                                                                             \
+        size_t r = 0;                                                             \
+        for (; r + ROWS_AT_ONCE <= rows_n; r += ROWS_AT_ONCE)                     \
+            rows_##type(w, x + r * x_step, x_step, ROWS_AT_ONCE, n, out + r * out_step, out_step); \
+        for (; r + 2 <= rows_n; r += 2)                                           \
+            rows_##type(w, x + r * x_step, x_step, 2, n, out + r * out_step, out_step); \
+        if (r < rows_n)                                                           \
+            rows_##type(w, x + r * x_step, x_step, 1, n, out + r * out_step, out_step); \
     }
 
 PLAIN_KERNELS(f32, 4, lef32_get)
@@ -323,6 +369,7 @@ static void gelu_tanh_mul(float *gate, const float *up, size_t n)
                 [QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0,                       \
                 [QUANT_Q5_1] = dot_q5_1, [QUANT_Q8_0] = dot_q8_0, [QUANT_Q4_K] = dot_q4_k,                       \
                 [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k},                                               \
+        .dot_rows = {[QUANT_F32] = dot_rows_f32, [QUANT_F16] = dot_rows_f16, [QUANT_BF16] = dot_rows_bf16},        \
         .dot_f32 = dot_floats, .axpy = axpy, .scale_mul = scale_mul, .silu_mul = silu_mul,                          \
         .gelu_tanh_mul = gelu_tanh_mul,                                                                          \
     }

@@ -10,6 +10,8 @@ void kern_q_init(struct kern_q_ops *k, unsigned cpu_sets)
         kern_q_init_neon(k);
     if (cpu_sets & CPU_AVX2)
         kern_q_init_avx2(k);
-    if (cpu_sets & CPU_VNNI)
+    if (cpu_sets & CPU_VNNI) {
         kern_q_init_vnni(k);
+        kern_q_init_tile(k);
+    }
 }

@@ -20,7 +20,14 @@
 
 #include "model/quant.h"
 
-enum { KERN_Q_GROUP = 256, KERN_Q_BLOCK = 32, KERN_Q_BLOCKS = 8, KERN_Q_ROWS_MAX = 16 };
+enum {
+    KERN_Q_GROUP = 256,
+    KERN_Q_BLOCK = 32,
+    KERN_Q_BLOCKS = 8,
+    KERN_Q_ROWS_MAX = 16,  /* activation rows of one dot */
+    KERN_Q_TILE_ROWS = 16, /* weight rows of one tile */
+    KERN_Q_TILE_X = 32,    /* activation rows of one tile */
+};
 
 /* 256 activations. */
 struct kern_q_x {
@@ -36,23 +43,30 @@ static inline size_t kern_q_groups(size_t n)
     return (n + KERN_Q_GROUP - 1) / KERN_Q_GROUP;
 }
 
-/* One weight row of n values with rows_n (1..KERN_Q_ROWS_MAX) activation rows, each
- * kern_q_groups(n) groups after the one before: out[r * out_step]. */
-typedef void (*kern_q_dot)(const void *w, size_t n, const struct kern_q_x *x, size_t rows_n, bool two, float *out,
-                           size_t out_step);
+/* Activation rows lie side by side: group k of row r is x[k * x_step + r].
+ * One weight row of n values with rows_n (1..KERN_Q_ROWS_MAX) of them: out[r * out_step]. */
+typedef void (*kern_q_dot)(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two,
+                           float *out, size_t out_step);
+/* KERN_Q_TILE_ROWS weight rows, w_step bytes apart, with rows_n (1..KERN_Q_TILE_X)
+ * activation rows: out[r * out_step + i] for weight row i; the bits of as many dots. */
+typedef void (*kern_q_tile)(const void *w, size_t w_step, size_t n, const struct kern_q_x *x, size_t x_step,
+                            size_t rows_n, bool two, float *out, size_t out_step);
 
 struct kern_q_ops {
     /* NULL for types that are not quantised. w needs no alignment. */
     kern_q_dot dot[QUANT_TYPES_N];
-    /* n values, the rest of the last group as zeros. Where one is not finite, every
-     * product with its block is not finite either. */
-    void (*quantize)(const float *x, size_t n, bool two, struct kern_q_x *out);
+    /* NULL also where dots are as fast. */
+    kern_q_tile tile[QUANT_TYPES_N];
+    /* n values to out[k * x_step], the rest of the last group as zeros. Where one is not
+     * finite, every product with its block is not finite either. */
+    void (*quantize)(const float *x, size_t n, bool two, struct kern_q_x *out, size_t x_step);
 };
 
 extern const struct kern_q_ops kern_q_ref;
 void kern_q_init(struct kern_q_ops *k, unsigned cpu_sets);
 void kern_q_init_avx2(struct kern_q_ops *k);
 void kern_q_init_vnni(struct kern_q_ops *k);
+void kern_q_init_tile(struct kern_q_ops *k); /* VNNI's */
 void kern_q_init_neon(struct kern_q_ops *k);
 
 #endif

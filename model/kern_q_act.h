@@ -38,9 +38,9 @@ INLINE void quantize_block(const float *x, bool two, int8_t *hi, int8_t *lo, flo
     half_sum[1] = scale * (float)sum[1];
 }
 
-static void quantize(const float *x, size_t n, bool two, struct kern_q_x *out)
+static void quantize(const float *x, size_t n, bool two, struct kern_q_x *out, size_t x_step)
 {
-    for (size_t at = 0; at < n; at += KERN_Q_GROUP, out++) {
+    for (size_t at = 0; at < n; at += KERN_Q_GROUP, out += x_step) {
         for (int j = 0; j < KERN_Q_BLOCKS; j++) {
             float block[KERN_Q_BLOCK] = {0}, half_sum[2];
             size_t from = at + KERN_Q_BLOCK * (size_t)j, left = from < n ? n - from : 0;

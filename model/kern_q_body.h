@@ -163,8 +163,8 @@ INLINE float fold(const float a[KERN_Q_BLOCKS])
 }
 
 #define Q_DOT(type, group_blocks, block_values, halves)                                                             \
-    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t rows_n, bool two, float *out, \
-                            size_t out_step)                                                                        \
+    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two, \
+                            float *out, size_t out_step)                                                             \
     {                                                                                                               \
         const struct block_##type *b = w;                                                                           \
         size_t groups_n = kern_q_groups(n);                                                                         \
@@ -181,18 +181,18 @@ INLINE float fold(const float a[KERN_Q_BLOCKS])
                 unpack_##type(b, &g);                                                                               \
             }                                                                                                       \
             for (size_t r = 0; r < rows_n; r++)                                                                     \
-                add_group(&g, x + r * groups_n + k, two, halves, acc[r]);                                           \
+                add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                           \
         }                                                                                                           \
         for (size_t r = 0; r < rows_n; r++)                                                                         \
             out[r * out_step] = fold(acc[r]);                                                                       \
     }                                                                                                               \
-    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t rows_n, bool two, float *out,  \
-                           size_t out_step)                                                                         \
+    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two,  \
+                           float *out, size_t out_step)                                                              \
     {                                                                                                               \
         if (two)                                                                                                    \
-            rows_##type(w, n, x, rows_n, true, out, out_step);                                                      \
+            rows_##type(w, n, x, x_step, rows_n, true, out, out_step);                                                      \
         else                                                                                                        \
-            rows_##type(w, n, x, rows_n, false, out, out_step);                                                     \
+            rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                                     \
     }
 
 Q_DOT(q4_0, 8, 32, false)

@@ -12,7 +12,8 @@
 
 enum {
     TILE_ROWS = 64, /* rows of W that one BLIS call takes: fixed, so results never depend on threads */
-    DOT_GRAIN = 16, /* rows of W a thread takes at once */
+    DOT_GRAIN = 16, /* rows of W a thread takes at once: a tile */
+    TILE_FROM = 2,  /* rows of x from which tiles are faster than dots */
     Q_ROWS = 64,    /* rows of x whose digits are held at once */
     CACHE_LINE = 64,
     ACT_GRAIN = 4096,
@@ -171,7 +172,7 @@ static bool in_digits(const struct compute *c, const struct mat *w)
 }
 
 /* Rows first .. end - 1 of W, in f32; out[s * out_step + r - first]. Each weight row is
- * dequantised once, into L1. The bits are those of a single row: kern.h promises it. */
+ * read once; blocks are dequantised into L1 then. The bits are those of a single row: kern.h promises it. */
 static void rows_f32(const struct product *p, const struct mat *w, size_t first, size_t end, float *row, float *out,
                      size_t out_step)
 {
@@ -182,10 +183,19 @@ static void rows_f32(const struct product *p, const struct mat *w, size_t first,
             out[r - first] = k->dot[w->type](data, p->x, w->cols_n);
             continue;
         }
+        if (k->dot_rows[w->type]) {
+            k->dot_rows[w->type](data, p->x, w->cols_n, p->seq_n, w->cols_n, out + r - first, out_step);
+            continue;
+        }
         k->dequant[w->type](data, w->cols_n, row);
         for (size_t s = 0; s < p->seq_n; s++)
             out[s * out_step + r - first] = k->dot_f32(row, p->x + s * w->cols_n, w->cols_n);
     }
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
 }
 
 /* The same on the digits of x, up to Q_ROWS rows of it: each weight row is read once. */
@@ -193,13 +203,18 @@ static void rows_digits(const struct product *p, const struct mat *w, size_t fir
                         size_t out_step)
 {
     const struct compute *c = p->c;
-    size_t groups_n = kern_q_groups(w->cols_n);
-    for (size_t r = first; r < end; r++)
-        for (size_t s = 0; s < p->seq_n; s += KERN_Q_ROWS_MAX) {
-            size_t n = p->seq_n - s < KERN_Q_ROWS_MAX ? p->seq_n - s : KERN_Q_ROWS_MAX;
-            c->kern_q.dot[w->type](w->data + r * w->row_bytes, w->cols_n, c->digits + s * groups_n, n,
-                                   c->activations == MAT_16, out + s * out_step + r - first, out_step);
-        }
+    const kern_q_dot dot = c->kern_q.dot[w->type];
+    const kern_q_tile tile = p->seq_n < TILE_FROM ? NULL : c->kern_q.tile[w->type];
+    const bool two = c->activations == MAT_16;
+    size_t r = first;
+    for (; tile && r + KERN_Q_TILE_ROWS <= end; r += KERN_Q_TILE_ROWS)
+        for (size_t s = 0; s < p->seq_n; s += KERN_Q_TILE_X)
+            tile(w->data + r * w->row_bytes, w->row_bytes, w->cols_n, c->digits + s, p->seq_n,
+                 least(p->seq_n - s, KERN_Q_TILE_X), two, out + s * out_step + r - first, out_step);
+    for (; r < end; r++)
+        for (size_t s = 0; s < p->seq_n; s += KERN_Q_ROWS_MAX)
+            dot(w->data + r * w->row_bytes, w->cols_n, c->digits + s, p->seq_n, least(p->seq_n - s, KERN_Q_ROWS_MAX),
+                two, out + s * out_step + r - first, out_step);
 }
 
 static void rows(const struct product *p, const struct mat *w, size_t first, size_t end, float *scratch, float *out,
@@ -211,10 +226,18 @@ static void rows(const struct product *p, const struct mat *w, size_t first, siz
         rows_f32(p, w, first, end, scratch, out, out_step);
 }
 
+/* Parts of the next two are counted in DOT_GRAIN rows of W. */
 static void few(void *arg, size_t first, size_t end, size_t thread)
 {
     const struct product *p = arg;
-    rows(p, p->w, first, end, p->c->scratch + thread * p->c->scratch_n, p->out + first, p->w->rows_n);
+    first *= DOT_GRAIN;
+    rows(p, p->w, first, least(end * DOT_GRAIN, p->w->rows_n), p->c->scratch + thread * p->c->scratch_n, p->out + first,
+         p->w->rows_n);
+}
+
+static size_t grains(const struct mat *w)
+{
+    return (w->rows_n + DOT_GRAIN - 1) / DOT_GRAIN;
 }
 
 /* A grain of both matrices, then the activation while it is in L1. */
@@ -222,8 +245,8 @@ static void few_gate_up(void *arg, size_t first, size_t end, size_t thread)
 {
     const struct product *p = arg;
     float up[Q_ROWS * DOT_GRAIN], *scratch = p->c->scratch + thread * p->c->scratch_n;
-    for (size_t r = first; r < end; r += DOT_GRAIN) { /* one thread alone gets all rows at once */
-        size_t n = end - r < DOT_GRAIN ? end - r : DOT_GRAIN;
+    for (size_t part = first; part < end; part++) {
+        size_t r = part * DOT_GRAIN, n = least(DOT_GRAIN, p->w->rows_n - r);
         rows(p, p->w, r, r + n, scratch, p->out + r, p->w->rows_n);
         rows(p, p->up, r, r + n, scratch, up, DOT_GRAIN);
         for (size_t s = 0; s < p->seq_n; s++)
@@ -244,11 +267,11 @@ static void tiles(void *arg, size_t first, size_t end, size_t thread)
     }
 }
 
-/* The digits of up to Q_ROWS rows of x. */
+/* The digits of up to Q_ROWS rows of x, side by side. */
 static void digits(struct compute *c, const float *x, size_t seq_n, size_t cols_n)
 {
     for (size_t s = 0; s < seq_n; s++)
-        c->kern_q.quantize(x + s * cols_n, cols_n, c->activations == MAT_16, c->digits + s * kern_q_groups(cols_n));
+        c->kern_q.quantize(x + s * cols_n, cols_n, c->activations == MAT_16, c->digits + s, seq_n);
 }
 
 void mat_mul(struct compute *c, const struct mat *w, const float *x, size_t seq_n, float *out)
@@ -256,13 +279,13 @@ void mat_mul(struct compute *c, const struct mat *w, const float *x, size_t seq_
     struct product p = {.c = c, .w = w, .x = x, .seq_n = seq_n, .out = out};
     if (in_digits(c, w)) {
         for (size_t s = 0; s < seq_n; s += Q_ROWS) {
-            p.seq_n = seq_n - s < Q_ROWS ? seq_n - s : Q_ROWS;
+            p.seq_n = least(seq_n - s, Q_ROWS);
             p.out = out + s * w->rows_n;
             digits(c, x + s * w->cols_n, p.seq_n, w->cols_n);
-            pool_run(c->pool, w->rows_n, DOT_GRAIN, few, &p);
+            pool_run(c->pool, grains(w), 1, few, &p);
         }
     } else if (seq_n <= MAT_DOT_ROWS_MAX) {
-        pool_run(c->pool, w->rows_n, DOT_GRAIN, few, &p);
+        pool_run(c->pool, grains(w), 1, few, &p);
     } else {
         pool_run(c->pool, (w->rows_n + TILE_ROWS - 1) / TILE_ROWS, 1, tiles, &p);
     }
@@ -295,11 +318,11 @@ void mat_gate_up(struct compute *c, const struct mat *gate, const struct mat *up
         return;
     }
     for (size_t s = 0; s < seq_n; s += Q_ROWS) {
-        p.seq_n = seq_n - s < Q_ROWS ? seq_n - s : Q_ROWS;
+        p.seq_n = least(seq_n - s, Q_ROWS);
         p.x = x + s * gate->cols_n;
         p.out = out + s * gate->rows_n;
         if (any_digits)
             digits(c, p.x, p.seq_n, gate->cols_n);
-        pool_run(c->pool, gate->rows_n, DOT_GRAIN, few_gate_up, &p);
+        pool_run(c->pool, grains(gate), 1, few_gate_up, &p);
     }
 }

@@ -54,7 +54,7 @@ static void random_row(size_t n, float *x)
         x[i] = ((float)(next() & 0xffff) - 32768.0f) * size * (next() % 50 == 0 ? 30.0f : 1.0f);
 }
 
-static uint8_t weights[N_MAX * 2];
+static uint8_t weights[N_MAX * 2 * KERN_Q_TILE_ROWS];
 static float rows[ROWS][N_MAX];
 static struct kern_q_x want_x[ROWS * (N_MAX / KERN_Q_GROUP + 1)], got_x[ROWS * (N_MAX / KERN_Q_GROUP + 1)];
 
@@ -68,15 +68,15 @@ static void compare(const struct kern_q_ops *k, enum quant_type t, size_t n, boo
     kern_ref.dequant[t](w, n, dequant);
     for (size_t r = 0; r < ROWS; r++) {
         random_row(n, rows[r]);
-        kern_q_ref.quantize(rows[r], n, two, want_x + r * groups_n);
-        k->quantize(rows[r], n, two, got_x + r * groups_n);
+        kern_q_ref.quantize(rows[r], n, two, want_x + r, ROWS);
+        k->quantize(rows[r], n, two, got_x + r, ROWS);
     }
     ck_assert_msg(memcmp(want_x, got_x, ROWS * groups_n * sizeof *want_x) == 0, "%s: digits of %zu differ, seed %u",
                   quant_info[t].name, n, begin);
     float want[ROWS], got[ROWS * 3 + 2 * GUARD], clean[ROWS * 3 + 2 * GUARD];
     for (size_t r = 0; r < ROWS; r++) {
         double exact = 0, size = 0, top = 0;
-        kern_q_ref.dot[t](w, n, want_x + r * groups_n, 1, two, &want[r], 1);
+        kern_q_ref.dot[t](w, n, want_x + r, ROWS, 1, two, &want[r], 1);
         for (size_t i = 0; i < n; i++) {
             exact += (double)dequant[i] * (double)rows[r][i];
             size += fabs((double)dequant[i]);
@@ -92,11 +92,50 @@ static void compare(const struct kern_q_ops *k, enum quant_type t, size_t n, boo
         memset(clean, 0xff, sizeof clean);
         for (size_t r = 0; r < rows_n; r++)
             clean[GUARD + 3 * r] = want[r];
-        k->dot[t](w, n, got_x, rows_n, two, got + GUARD, 3);
+        k->dot[t](w, n, got_x, ROWS, rows_n, two, got + GUARD, 3);
         ck_assert_msg(memcmp(got, clean, sizeof got) == 0, "%s of %zu with %zu rows differs or wrote outside, seed %u",
                       quant_info[t].name, n, rows_n, begin);
     }
 }
+
+/* 16 weight rows at once, as so many dots of the scalar form. */
+static void compare_tile(const struct kern_q_ops *k, enum quant_type t, size_t n, size_t rows_n, bool two)
+{
+    enum { STEP = KERN_Q_TILE_ROWS + 5, OUT_N = KERN_Q_TILE_X * STEP + 2 * GUARD };
+    static struct kern_q_x x[KERN_Q_TILE_X * (N_MAX / KERN_Q_GROUP + 1)];
+    static float want[OUT_N], got[OUT_N];
+    size_t step = quant_row_bytes(t, n);
+    uint32_t begin = seed;
+    uint8_t *w = weights + (next() & 3);
+    for (size_t i = 0; i < KERN_Q_TILE_ROWS; i++)
+        random_weights(t, n, w + i * step);
+    for (size_t r = 0; r < rows_n; r++) {
+        random_row(n, rows[0]);
+        kern_q_ref.quantize(rows[0], n, two, x + r, rows_n);
+    }
+    memset(want, 0xff, sizeof want);
+    memset(got, 0xff, sizeof got);
+    for (size_t i = 0; i < KERN_Q_TILE_ROWS; i++)
+        for (size_t r = 0; r < rows_n; r++)
+            kern_q_ref.dot[t](w + i * step, n, x + r, rows_n, 1, two, &want[GUARD + r * STEP + i], 1);
+    k->tile[t](w, step, n, x, rows_n, rows_n, two, got + GUARD, STEP);
+    ck_assert_msg(memcmp(got, want, sizeof got) == 0, "%s: tile of %zu with %zu rows differs or wrote outside, seed %u",
+                  quant_info[t].name, n, rows_n, begin);
+}
+
+START_TEST(tiles_equal_dots_bit_for_bit)
+{
+    static const size_t rows_n[] = {1, 2, 7, KERN_Q_TILE_X};
+    struct kern_q_ops k;
+    if ((cpu_detect() & isas[_i].sets) != isas[_i].sets)
+        return;
+    kern_q_init(&k, isas[_i].sets);
+    for (int t = 0; t < QUANT_TYPES_N; t++)
+        for (size_t n = quant_info[t].block_n; k.tile[t] && n <= N_MAX; n += quant_info[t].block_n)
+            for (size_t i = 0; i < 4; i++)
+                compare_tile(&k, (enum quant_type)t, n, rows_n[i], (n / quant_info[t].block_n + i) % 2);
+}
+END_TEST
 
 START_TEST(equal_scalar_bit_for_bit)
 {
@@ -129,19 +168,19 @@ START_TEST(what_is_not_finite_stays_so)
             random_weights((enum quant_type)t, 512, weights);
             random_row(512, rows[0]);
             rows[0][next() % 512] = bad[b % 3];
-            k.quantize(rows[0], 512, b / 3, got_x);
-            k.dot[t](weights, 512, got_x, 1, b / 3, &out, 1);
+            k.quantize(rows[0], 512, b / 3, got_x, 1);
+            k.dot[t](weights, 512, got_x, 1, 1, b / 3, &out, 1);
             ck_assert_msg(!isfinite(out), "%s: %g", quant_info[t].name, (double)out);
         }
     float zeros[64] = {0}, tiny[64], out;
     for (int i = 0; i < 64; i++)
         tiny[i] = 1e-42f;
     for (int two = 0; two < 2; two++) {
-        k.quantize(zeros, 64, two, got_x);
-        k.dot[QUANT_Q8_0](weights, 64, got_x, 1, two, &out, 1);
+        k.quantize(zeros, 64, two, got_x, 1);
+        k.dot[QUANT_Q8_0](weights, 64, got_x, 1, 1, two, &out, 1);
         ck_assert(out == 0.0f);
-        k.quantize(tiny, 64, two, got_x);
-        k.dot[QUANT_Q8_0](weights, 64, got_x, 1, two, &out, 1);
+        k.quantize(tiny, 64, two, got_x, 1);
+        k.dot[QUANT_Q8_0](weights, 64, got_x, 1, 1, two, &out, 1);
         ck_assert(out == 0.0f);
     }
 }
@@ -153,6 +192,7 @@ int main(void)
     TCase *t = tcase_create("kern_q");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, equal_scalar_bit_for_bit, 0, ISAS_N);
+    tcase_add_loop_test(t, tiles_equal_dots_bit_for_bit, 0, ISAS_N);
     tcase_add_loop_test(t, what_is_not_finite_stays_so, 0, ISAS_N);
     suite_add_tcase(s, t);
     return run_suite(s);
