@@ -94,7 +94,8 @@ static bool jobs_new(struct bench *b, enum quant_type t, size_t rows_n, struct g
 {
     const char *why = NULL;
     for (size_t i = 0; i < n; i++) {
-        jobs[i] = ggml_job_new(b->judge, quant_info[t].ggml_type, COLS, ROWS, b->w[i].data, rows_n, b->threads_n, &why);
+        jobs[i] =
+            ggml_job_new(b->judge, quant_info[t].ggml_type, COLS, ROWS, b->w[i].data, rows_n, b->threads_n, &why);
         if (!jobs[i]) {
             report_fail("%s: %s", quant_info[t].name, why);
             return false;
@@ -187,14 +188,21 @@ static void report_type(struct bench *b, enum quant_type t)
         if (!digits && a != MAT_F32)
             continue;
         snprintf(what, sizeof what, "%s, %s: 1 row, x llama.cpp", quant_info[t].name, modes[i].name);
-        report_row(what, one.theirs / one.ours[a], !bar ? REPORT_NO_BAR : heavy ? 1.0 : 1.2, REPORT_HIGHER, "ratio",
-                   "%.2f ms, theirs %.2f", one.ours[a] / 1e6, one.theirs / 1e6);
+        report_row(what, one.theirs / one.ours[a],
+                   !bar    ? REPORT_NO_BAR
+                   : heavy ? 1.0
+                           : 1.2,
+                   REPORT_HIGHER, "ratio", "%.2f ms, theirs %.2f", one.ours[a] / 1e6, one.theirs / 1e6);
         snprintf(what, sizeof what, "%s, %s: 1 row, of bandwidth", quant_info[t].name, modes[i].name);
-        report_row(what, one.read / one.ours[a], !bar ? REPORT_NO_BAR : heavy ? 0.85 : 0.75, REPORT_HIGHER, "ratio",
-                   "theirs %.2f; memory gave %.1f GB/s", one.read / one.theirs, (double)b->bytes / one.read);
+        report_row(what, one.read / one.ours[a],
+                   !bar    ? REPORT_NO_BAR
+                   : heavy ? 0.85
+                           : 0.75,
+                   REPORT_HIGHER, "ratio", "theirs %.2f; memory gave %.1f GB/s", one.read / one.theirs,
+                   (double)b->bytes / one.read);
         snprintf(what, sizeof what, "%s, %s: 8 rows, x one", quant_info[t].name, modes[i].name);
-        report_row(what, few.ours[a] / one.ours[a], bar ? 2.7 : REPORT_NO_BAR, REPORT_LOWER, "ratio",
-                   "theirs %.2f", few.theirs / one.theirs);
+        report_row(what, few.ours[a] / one.ours[a], bar ? 2.7 : REPORT_NO_BAR, REPORT_LOWER, "ratio", "theirs %.2f",
+                   few.theirs / one.theirs);
         snprintf(what, sizeof what, "%s, %s: 256 rows, x llama.cpp", quant_info[t].name, modes[i].name);
         report_row(what, many.theirs / many.ours[a], bar ? 1.0 : REPORT_NO_BAR, REPORT_HIGHER, "ratio",
                    "%.0f ms, theirs %.0f", many.ours[a] / 1e6, many.theirs / 1e6);

@@ -23,7 +23,7 @@ typedef uint16_t vh_any __attribute__((vector_size(2 * KERN_W), aligned(1), may_
 #define LOAD(p) (*(const vf_any *)(const void *)(p))
 #define STORE(p, v) (*(vf_any *)(void *)(p) = (v))
 #define BYTES(p) (*(const vb_any *)(const void *)(p))
-#define NIBBLES(p, high) (BYTES(p) >> 4 * (high) & 15)
+#define NIBBLES(p, high) (BYTES(p) >> 4 * (high)&15)
 #define FLOATS(ints) __builtin_convertvector(ints, vf)
 /* From unsigned bytes only: gcc 12 takes signed ones apart, byte by byte. */
 #define INTS(bytes) __builtin_convertvector(bytes, vi)
@@ -171,12 +171,13 @@ INLINE void f32_16(const uint8_t *w, vf v[PIECE_V])
 }
 
 /* A row comes from memory once, in order; the hardware's own reading ahead stops at each
- * page, so this goes on beyond it. Never faults. */
+ * page, so this goes on beyond it, into L2: L1 has few lines on their way at once, and
+ * these rows are long. Never faults. */
 enum { AHEAD_BYTES = 8192, LINE_BYTES = 64 };
 INLINE void read_ahead(const void *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE_BYTES)
-        __builtin_prefetch((const char *)p + AHEAD_BYTES + i, 0, 2); /* L2: few lines at once can be on their way to L1 */
+        __builtin_prefetch((const char *)p + AHEAD_BYTES + i, 0, 2);
 }
 
 /* ---- sums ----------------------------------------------------------------------------- */
@@ -190,10 +191,10 @@ INLINE float fold(float a[KERN_LANES_N])
 }
 
 /* Out of the registers, once: sums that are written lane by lane would live in memory. */
-#define LANES(a, sum)               \
-    float a[KERN_LANES_N];          \
-    for (int i_ = 0; i_ < SUM_V; i_++) \
-        STORE((a) + KERN_W * i_, (sum)[i_])
+#define LANES(a, sum)                                                                                                \
+    float a[KERN_LANES_N];                                                                                           \
+    for (int i_ = 0; i_ < SUM_V; i_++)                                                                               \
+    STORE((a) + KERN_W * i_, (sum)[i_])
 
 /* Piece k of a row times 16 values of x. */
 #define ADD_PRODUCT(sum, k, v, x) EACH_V(p, c) sum[(k) % 2 * PIECE_V + p] += v[p] * LOAD((x) + c)
@@ -201,34 +202,34 @@ INLINE float fold(float a[KERN_LANES_N])
 /* ---- rows ------------------------------------------------------------------------------ */
 
 /* Both functions of one block type. */
-#define ROW_KERNELS(type, N)                                                      \
-    static void dequant_##type(const void *w, size_t n, float *out)               \
-    {                                                                             \
-        const struct block_##type *b = w;                                         \
-        for (size_t i = 0; i < n; i += (N), b++) {                                \
-            _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)           \
-            {                                                                     \
-                vf v[PIECE_V];                                                    \
-                block_##type##_16(b, k, v);                                       \
-                EACH_V(p, c) STORE(out + i + 16 * (size_t)k + (size_t)c, v[p]);   \
-            }                                                                     \
-        }                                                                         \
-    }                                                                             \
-    static float dot_##type(const void *w, const float *x, size_t n)              \
-    {                                                                             \
-        const struct block_##type *b = w;                                         \
-        vf sum[SUM_V] = {0};                                                    \
-        for (size_t i = 0; i < n; i += (N), b++) {                                \
-            read_ahead(b, sizeof *b);                                             \
-            _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)           \
-            {                                                                     \
-                vf v[PIECE_V];                                                    \
-                block_##type##_16(b, k, v);                                       \
-                ADD_PRODUCT(sum, k, v, x + i + 16 * (size_t)k);                     \
-            }                                                                     \
-        }                                                                         \
-        LANES(lanes, sum);                                                        \
-        return fold(lanes);                                                       \
+#define ROW_KERNELS(type, N)                                                                                         \
+    static void dequant_##type(const void *w, size_t n, float *out)                                                  \
+    {                                                                                                                \
+        const struct block_##type *b = w;                                                                            \
+        for (size_t i = 0; i < n; i += (N), b++) {                                                                   \
+            _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)                                              \
+            {                                                                                                        \
+                vf v[PIECE_V];                                                                                       \
+                block_##type##_16(b, k, v);                                                                          \
+                EACH_V(p, c) STORE(out + i + 16 * (size_t)k + (size_t)c, v[p]);                                      \
+            }                                                                                                        \
+        }                                                                                                            \
+    }                                                                                                                \
+    static float dot_##type(const void *w, const float *x, size_t n)                                                 \
+    {                                                                                                                \
+        const struct block_##type *b = w;                                                                            \
+        vf sum[SUM_V] = {0};                                                                                         \
+        for (size_t i = 0; i < n; i += (N), b++) {                                                                   \
+            read_ahead(b, sizeof *b);                                                                                \
+            _Pragma("GCC unroll 16") for (int k = 0; k < (N) / 16; k++)                                              \
+            {                                                                                                        \
+                vf v[PIECE_V];                                                                                       \
+                block_##type##_16(b, k, v);                                                                          \
+                ADD_PRODUCT(sum, k, v, x + i + 16 * (size_t)k);                                                      \
+            }                                                                                                        \
+        }                                                                                                            \
+        LANES(lanes, sum);                                                                                           \
+        return fold(lanes);                                                                                          \
     }
 
 ROW_KERNELS(q4_0, QUANT_BLOCK_SMALL)
@@ -241,61 +242,61 @@ ROW_KERNELS(q5_k, QUANT_BLOCK_K)
 ROW_KERNELS(q6_k, QUANT_BLOCK_K)
 
 /* Types without blocks, rows of any length; bytes each value, at any address. */
-#define PLAIN_KERNELS(type, bytes, at)                                            \
-    static void dequant_##type(const void *w, size_t n, float *out)               \
-    {                                                                             \
-        const uint8_t *b = w;                                                     \
-        size_t i = 0;                                                             \
-        for (; i + 16 <= n; i += 16) {                                            \
-            vf v[PIECE_V];                                                        \
-            type##_16(b + (bytes) * i, v);                                        \
-            EACH_V(p, c) STORE(out + i + c, v[p]);                                \
-        }                                                                         \
-        for (; i < n; i++)                                                        \
-            out[i] = at(b + (bytes) * i);                                         \
-    }                                                                             \
-    /* rows_n is a constant where this is inlined: all sums stay in registers */             \
-    INLINE void rows_##type(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out, \
-                            size_t out_step)                                      \
-    {                                                                             \
-        const uint8_t *b = w;                                                     \
-        vf sum[ROWS_AT_ONCE][SUM_V] = {0};                                        \
-        size_t i = 0;                                                             \
-        for (; i + 32 <= n; i += 32) {                                            \
-            vf v[2][PIECE_V];                                                     \
-            read_ahead(b + (bytes) * i, 32 * (bytes));                            \
-            type##_16(b + (bytes) * i, v[0]);                                     \
-            type##_16(b + (bytes) * (i + 16), v[1]);                              \
-            _Pragma("GCC unroll 8") for (size_t r = 0; r < rows_n; r++)           \
-            {                                                                     \
-                ADD_PRODUCT(sum[r], 0, v[0], x + r * x_step + i);                 \
-                ADD_PRODUCT(sum[r], 1, v[1], x + r * x_step + i + 16);            \
-            }                                                                     \
-        }                                                                         \
-        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows_n; r++)               \
-        {                                                                         \
-            LANES(lanes, sum[r]);                                                 \
-            for (size_t k = i; k < n; k++)                                        \
-                lanes[k - i] += at(b + (bytes) * k) * x[r * x_step + k];          \
-            out[r * out_step] = fold(lanes);                                      \
-        }                                                                         \
-    }                                                                             \
-    static float dot_##type(const void *w, const float *x, size_t n)              \
-    {                                                                             \
-        float out;                                                                \
-        rows_##type(w, x, n, 1, n, &out, 1);                                      \
-        return out;                                                               \
-    }                                                                             \
-    static void dot_rows_##type(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out, \
-                                size_t out_step)                                  \
-    {                                                                             \
-        size_t r = 0;                                                             \
-        for (; r + ROWS_AT_ONCE <= rows_n; r += ROWS_AT_ONCE)                     \
-            rows_##type(w, x + r * x_step, x_step, ROWS_AT_ONCE, n, out + r * out_step, out_step); \
-        for (; r + 2 <= rows_n; r += 2)                                           \
-            rows_##type(w, x + r * x_step, x_step, 2, n, out + r * out_step, out_step); \
-        if (r < rows_n)                                                           \
-            rows_##type(w, x + r * x_step, x_step, 1, n, out + r * out_step, out_step); \
+#define PLAIN_KERNELS(type, bytes, at)                                                                               \
+    static void dequant_##type(const void *w, size_t n, float *out)                                                  \
+    {                                                                                                                \
+        const uint8_t *b = w;                                                                                        \
+        size_t i = 0;                                                                                                \
+        for (; i + 16 <= n; i += 16) {                                                                               \
+            vf v[PIECE_V];                                                                                           \
+            type##_16(b + (bytes)*i, v);                                                                             \
+            EACH_V(p, c) STORE(out + i + c, v[p]);                                                                   \
+        }                                                                                                            \
+        for (; i < n; i++)                                                                                           \
+            out[i] = at(b + (bytes)*i);                                                                              \
+    }                                                                                                                \
+    /* rows_n is a constant where this is inlined: all sums stay in registers */                                     \
+    INLINE void rows_##type(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out,       \
+                            size_t out_step)                                                                         \
+    {                                                                                                                \
+        const uint8_t *b = w;                                                                                        \
+        vf sum[ROWS_AT_ONCE][SUM_V] = {0};                                                                           \
+        size_t i = 0;                                                                                                \
+        for (; i + 32 <= n; i += 32) {                                                                               \
+            vf v[2][PIECE_V];                                                                                        \
+            read_ahead(b + (bytes)*i, 32 * (bytes));                                                                 \
+            type##_16(b + (bytes)*i, v[0]);                                                                          \
+            type##_16(b + (bytes) * (i + 16), v[1]);                                                                 \
+            _Pragma("GCC unroll 8") for (size_t r = 0; r < rows_n; r++)                                              \
+            {                                                                                                        \
+                ADD_PRODUCT(sum[r], 0, v[0], x + r * x_step + i);                                                    \
+                ADD_PRODUCT(sum[r], 1, v[1], x + r * x_step + i + 16);                                               \
+            }                                                                                                        \
+        }                                                                                                            \
+        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows_n; r++)                                                  \
+        {                                                                                                            \
+            LANES(lanes, sum[r]);                                                                                    \
+            for (size_t k = i; k < n; k++)                                                                           \
+                lanes[k - i] += at(b + (bytes)*k) * x[r * x_step + k];                                               \
+            out[r * out_step] = fold(lanes);                                                                         \
+        }                                                                                                            \
+    }                                                                                                                \
+    static float dot_##type(const void *w, const float *x, size_t n)                                                 \
+    {                                                                                                                \
+        float out;                                                                                                   \
+        rows_##type(w, x, n, 1, n, &out, 1);                                                                         \
+        return out;                                                                                                  \
+    }                                                                                                                \
+    static void dot_rows_##type(const void *w, const float *x, size_t x_step, size_t rows_n, size_t n, float *out,   \
+                                size_t out_step)                                                                     \
+    {                                                                                                                \
+        size_t r = 0;                                                                                                \
+        for (; r + ROWS_AT_ONCE <= rows_n; r += ROWS_AT_ONCE)                                                        \
+            rows_##type(w, x + r * x_step, x_step, ROWS_AT_ONCE, n, out + r * out_step, out_step);                   \
+        for (; r + 2 <= rows_n; r += 2)                                                                              \
+            rows_##type(w, x + r * x_step, x_step, 2, n, out + r * out_step, out_step);                              \
+        if (r < rows_n)                                                                                              \
+            rows_##type(w, x + r * x_step, x_step, 1, n, out + r * out_step, out_step);                              \
     }
 
 PLAIN_KERNELS(f32, 4, lef32_get)
@@ -358,18 +359,17 @@ static void gelu_tanh_mul(float *gate, const float *up, size_t n)
     }
 }
 
-#define KERN_TABLE(isa)                                                                                          \
-    {                                                                                                            \
-        .name = isa,                                                                                             \
-        .dequant = {[QUANT_F32] = dequant_f32, [QUANT_F16] = dequant_f16, [QUANT_BF16] = dequant_bf16,           \
-                    [QUANT_Q4_0] = dequant_q4_0, [QUANT_Q4_1] = dequant_q4_1, [QUANT_Q5_0] = dequant_q5_0,       \
-                    [QUANT_Q5_1] = dequant_q5_1, [QUANT_Q8_0] = dequant_q8_0, [QUANT_Q4_K] = dequant_q4_k,       \
-                    [QUANT_Q5_K] = dequant_q5_k, [QUANT_Q6_K] = dequant_q6_k},                                   \
-        .dot = {[QUANT_F32] = dot_f32, [QUANT_F16] = dot_f16, [QUANT_BF16] = dot_bf16,                       \
-                [QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0,                       \
-                [QUANT_Q5_1] = dot_q5_1, [QUANT_Q8_0] = dot_q8_0, [QUANT_Q4_K] = dot_q4_k,                       \
-                [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k},                                               \
-        .dot_rows = {[QUANT_F32] = dot_rows_f32, [QUANT_F16] = dot_rows_f16, [QUANT_BF16] = dot_rows_bf16},        \
-        .dot_f32 = dot_floats, .axpy = axpy, .scale_mul = scale_mul, .silu_mul = silu_mul,                          \
-        .gelu_tanh_mul = gelu_tanh_mul,                                                                          \
+#define KERN_TABLE(isa)                                                                                              \
+    {                                                                                                                \
+        .name = isa,                                                                                                 \
+        .dequant = {[QUANT_F32] = dequant_f32,   [QUANT_F16] = dequant_f16,   [QUANT_BF16] = dequant_bf16,           \
+                    [QUANT_Q4_0] = dequant_q4_0, [QUANT_Q4_1] = dequant_q4_1, [QUANT_Q5_0] = dequant_q5_0,           \
+                    [QUANT_Q5_1] = dequant_q5_1, [QUANT_Q8_0] = dequant_q8_0, [QUANT_Q4_K] = dequant_q4_k,           \
+                    [QUANT_Q5_K] = dequant_q5_k, [QUANT_Q6_K] = dequant_q6_k},                                       \
+        .dot = {[QUANT_F32] = dot_f32,   [QUANT_F16] = dot_f16,   [QUANT_BF16] = dot_bf16, [QUANT_Q4_0] = dot_q4_0,  \
+                [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0, [QUANT_Q5_1] = dot_q5_1, [QUANT_Q8_0] = dot_q8_0,  \
+                [QUANT_Q4_K] = dot_q4_k, [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k},                          \
+        .dot_rows = {[QUANT_F32] = dot_rows_f32, [QUANT_F16] = dot_rows_f16, [QUANT_BF16] = dot_rows_bf16},          \
+        .dot_f32 = dot_floats, .axpy = axpy, .scale_mul = scale_mul, .silu_mul = silu_mul,                           \
+        .gelu_tanh_mul = gelu_tanh_mul,                                                                              \
     }

@@ -162,37 +162,37 @@ INLINE float fold(const float a[KERN_Q_BLOCKS])
     return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
 }
 
-#define Q_DOT(type, group_blocks, block_values, halves)                                                             \
-    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two, \
-                            float *out, size_t out_step)                                                             \
-    {                                                                                                               \
-        const struct block_##type *b = w;                                                                           \
-        size_t groups_n = kern_q_groups(n);                                                                         \
-        float acc[KERN_Q_ROWS_MAX][KERN_Q_BLOCKS] = {{0}};                                                          \
-        for (size_t k = 0; k < groups_n; k++, b += (group_blocks)) {                                                \
-            struct group g;                                                                                         \
-            struct block_##type end[group_blocks];                                                                  \
-            size_t left = n - k * KERN_Q_GROUP;                                                                     \
-            if (left < KERN_Q_GROUP) {                                                                              \
-                memset(end, 0, sizeof end);                                                                         \
-                memcpy(end, b, left / (block_values) * sizeof *b);                                                  \
-                unpack_##type(end, &g);                                                                             \
-            } else {                                                                                                \
-                unpack_##type(b, &g);                                                                               \
-            }                                                                                                       \
-            for (size_t r = 0; r < rows_n; r++)                                                                     \
-                add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                           \
-        }                                                                                                           \
-        for (size_t r = 0; r < rows_n; r++)                                                                         \
-            out[r * out_step] = fold(acc[r]);                                                                       \
-    }                                                                                                               \
-    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two,  \
-                           float *out, size_t out_step)                                                              \
-    {                                                                                                               \
-        if (two)                                                                                                    \
-            rows_##type(w, n, x, x_step, rows_n, true, out, out_step);                                                      \
-        else                                                                                                        \
-            rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                                     \
+#define Q_DOT(type, group_blocks, block_values, halves)                                                              \
+    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,         \
+                            bool two, float *out, size_t out_step)                                                   \
+    {                                                                                                                \
+        const struct block_##type *b = w;                                                                            \
+        size_t groups_n = kern_q_groups(n);                                                                          \
+        float acc[KERN_Q_ROWS_MAX][KERN_Q_BLOCKS] = {{0}};                                                           \
+        for (size_t k = 0; k < groups_n; k++, b += (group_blocks)) {                                                 \
+            struct group g;                                                                                          \
+            struct block_##type end[group_blocks];                                                                   \
+            size_t left = n - k * KERN_Q_GROUP;                                                                      \
+            if (left < KERN_Q_GROUP) {                                                                               \
+                memset(end, 0, sizeof end);                                                                          \
+                memcpy(end, b, left / (block_values) * sizeof *b);                                                   \
+                unpack_##type(end, &g);                                                                              \
+            } else {                                                                                                 \
+                unpack_##type(b, &g);                                                                                \
+            }                                                                                                        \
+            for (size_t r = 0; r < rows_n; r++)                                                                      \
+                add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                              \
+        }                                                                                                            \
+        for (size_t r = 0; r < rows_n; r++)                                                                          \
+            out[r * out_step] = fold(acc[r]);                                                                        \
+    }                                                                                                                \
+    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,          \
+                           bool two, float *out, size_t out_step)                                                    \
+    {                                                                                                                \
+        if (two)                                                                                                     \
+            rows_##type(w, n, x, x_step, rows_n, true, out, out_step);                                               \
+        else                                                                                                         \
+            rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                              \
     }
 
 Q_DOT(q4_0, 8, 32, false)
@@ -204,10 +204,9 @@ Q_DOT(q4_k, 1, 256, false)
 Q_DOT(q5_k, 1, 256, false)
 Q_DOT(q6_k, 1, 256, true)
 
-#define KERN_Q_TABLE                                                                                              \
-    {                                                                                                             \
-        .dot = {[QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0,                        \
-                [QUANT_Q5_1] = dot_q5_1, [QUANT_Q8_0] = dot_q8_0, [QUANT_Q4_K] = dot_q4_k,                        \
-                [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k},                                                \
-        .quantize = quantize                                                                                      \
+#define KERN_Q_TABLE                                                                                                 \
+    {                                                                                                                \
+        .dot = {[QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0, [QUANT_Q5_1] = dot_q5_1,  \
+                [QUANT_Q8_0] = dot_q8_0, [QUANT_Q4_K] = dot_q4_k, [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k}, \
+        .quantize = quantize                                                                                         \
     }

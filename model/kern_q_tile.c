@@ -11,8 +11,8 @@
 #include "model/quant_blocks.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(                                                                                     \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
@@ -86,8 +86,9 @@ INLINE void block_fifths(__m512i qh, __m512i u[QUADS])
 {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        const __m512i byte = _mm512_add_epi32(_mm512_set1_epi32(0x01010101 * i),
-                                              _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c)));
+        const __m512i byte =
+            _mm512_add_epi32(_mm512_set1_epi32(0x01010101 * i),
+                             _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c)));
         __m512i eight = _mm512_shuffle_epi8(qh, byte);
         u[2 * i] = fifth(u[2 * i], eight, _mm512_set1_epi32(0x08040201));
         u[2 * i + 1] = fifth(u[2 * i + 1], eight, _mm512_set1_epi32((int)0x80402010u));
@@ -176,7 +177,8 @@ INLINE void k_scales(const void *b, size_t step, struct tile *t)
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         const __m512i byte = _mm512_set1_epi32(255);
         const unsigned shift = 8 * ((unsigned)j % 4);
-        t->wd[0][j] = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(scale[j / 4], shift), byte)));
+        t->wd[0][j] =
+            _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(scale[j / 4], shift), byte)));
         t->wm[0][j] =
             _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(min[j / 4], shift), byte)));
     }
@@ -211,7 +213,8 @@ INLINE void unpack_q5_k(const struct block_q5_k *b, size_t step, struct tile *t)
         pair_nibbles(b->qs + 32 * k, step, t->u[2 * k], t->u[2 * k + 1]);
         for (int part = 0; part < 2; part++)
             for (int q = 0; q < QUADS; q++)
-                t->u[2 * k + part][q] = fifth(t->u[2 * k + part][q], high[q], _mm512_set1_epi8((char)(1 << (2 * k + part))));
+                t->u[2 * k + part][q] =
+                    fifth(t->u[2 * k + part][q], high[q], _mm512_set1_epi8((char)(1 << (2 * k + part))));
     }
 }
 
@@ -305,40 +308,40 @@ INLINE void read_ahead(const uint8_t *at, size_t step, size_t bytes)
             _mm_prefetch((const char *)at + i * step + bytes + k, _MM_HINT_T0);
 }
 
-#define Q_TILE(type, group_blocks, block_values, in_halves)                                                        \
+#define Q_TILE(type, group_blocks, block_values, in_halves)                                                          \
     INLINE void rows_##type(const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,           \
                             size_t rows_n, bool two, float *out, size_t out_step)                                    \
-    {                                                                                                               \
-        const size_t group_bytes = (group_blocks) * sizeof(struct block_##type);                                    \
-        const uint8_t *at = w;                                                                                      \
-        __m512 acc[KERN_Q_TILE_X][KERN_Q_BLOCKS];                                                                   \
-        struct tile t;                                                                                              \
-        memset(acc, 0, rows_n * sizeof *acc);                                                                       \
-        for (size_t left = n; left > 0; at += group_bytes, x += x_step) {                                           \
-            if (left < KERN_Q_GROUP) {                                                                              \
-                struct block_##type end[ROWS][group_blocks];                                                        \
-                memset(end, 0, sizeof end);                                                                         \
-                for (size_t i = 0; i < ROWS; i++)                                                                   \
-                    memcpy(end[i], at + i * step, left / (block_values) * sizeof(struct block_##type));             \
-                unpack_##type(end[0], group_bytes, &t);                                                             \
-                left = 0;                                                                                           \
-            } else {                                                                                                \
-                read_ahead(at, step, group_bytes);                                                                  \
-                unpack_##type((const void *)at, step, &t);                                                          \
-                left -= KERN_Q_GROUP;                                                                               \
-            }                                                                                                       \
-            add_tile(&t, x, rows_n, two, in_halves, acc);                                                           \
-        }                                                                                                           \
-        for (size_t r = 0; r < rows_n; r++)                                                                         \
-            _mm512_storeu_ps(out + r * out_step, fold(acc[r]));                                                     \
-    }                                                                                                               \
-    static void tile_##type(const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,          \
-                            size_t rows_n, bool two, float *out, size_t out_step)                                   \
-    {                                                                                                               \
-        if (two)                                                                                                    \
-            rows_##type(w, step, n, x, x_step, rows_n, true, out, out_step);                                        \
-        else                                                                                                        \
-            rows_##type(w, step, n, x, x_step, rows_n, false, out, out_step);                                       \
+    {                                                                                                                \
+        const size_t group_bytes = (group_blocks) * sizeof(struct block_##type);                                     \
+        const uint8_t *at = w;                                                                                       \
+        __m512 acc[KERN_Q_TILE_X][KERN_Q_BLOCKS];                                                                    \
+        struct tile t;                                                                                               \
+        memset(acc, 0, rows_n * sizeof *acc);                                                                        \
+        for (size_t left = n; left > 0; at += group_bytes, x += x_step) {                                            \
+            if (left < KERN_Q_GROUP) {                                                                               \
+                struct block_##type end[ROWS][group_blocks];                                                         \
+                memset(end, 0, sizeof end);                                                                          \
+                for (size_t i = 0; i < ROWS; i++)                                                                    \
+                    memcpy(end[i], at + i * step, left / (block_values) * sizeof(struct block_##type));              \
+                unpack_##type(end[0], group_bytes, &t);                                                              \
+                left = 0;                                                                                            \
+            } else {                                                                                                 \
+                read_ahead(at, step, group_bytes);                                                                   \
+                unpack_##type((const void *)at, step, &t);                                                           \
+                left -= KERN_Q_GROUP;                                                                                \
+            }                                                                                                        \
+            add_tile(&t, x, rows_n, two, in_halves, acc);                                                            \
+        }                                                                                                            \
+        for (size_t r = 0; r < rows_n; r++)                                                                          \
+            _mm512_storeu_ps(out + r * out_step, fold(acc[r]));                                                      \
+    }                                                                                                                \
+    static void tile_##type(const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,           \
+                            size_t rows_n, bool two, float *out, size_t out_step)                                    \
+    {                                                                                                                \
+        if (two)                                                                                                     \
+            rows_##type(w, step, n, x, x_step, rows_n, true, out, out_step);                                         \
+        else                                                                                                         \
+            rows_##type(w, step, n, x, x_step, rows_n, false, out, out_step);                                        \
     }
 
 Q_TILE(q4_0, 8, 32, false)

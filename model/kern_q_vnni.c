@@ -13,8 +13,8 @@
 #include "proto/f16.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(                                                                                     \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
@@ -52,10 +52,10 @@ INLINE __m512i fifth(__m512i u, __mmask64 bits)
 
 INLINE __m256 halves_at(const uint8_t *p, size_t step)
 {
-    __m128i h = _mm_setr_epi16((short)le16_get(p), (short)le16_get(p + step), (short)le16_get(p + 2 * step),
-                               (short)le16_get(p + 3 * step), (short)le16_get(p + 4 * step),
-                               (short)le16_get(p + 5 * step), (short)le16_get(p + 6 * step),
-                               (short)le16_get(p + 7 * step));
+    __m128i h =
+        _mm_setr_epi16((short)le16_get(p), (short)le16_get(p + step), (short)le16_get(p + 2 * step),
+                       (short)le16_get(p + 3 * step), (short)le16_get(p + 4 * step), (short)le16_get(p + 5 * step),
+                       (short)le16_get(p + 6 * step), (short)le16_get(p + 7 * step));
     return _mm256_cvtph_ps(h);
 }
 
@@ -104,7 +104,8 @@ INLINE void unpack_q8_0(const struct block_q8_0 *b, struct group *g)
     g->wd[0] = halves_at(b->d, sizeof *b);
     g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(128.0f));
     for (int k = 0; k < 4; k++) {
-        __m512i q = join(_mm256_loadu_si256((const void *)b[2 * k].qs), _mm256_loadu_si256((const void *)b[2 * k + 1].qs));
+        __m512i q =
+            join(_mm256_loadu_si256((const void *)b[2 * k].qs), _mm256_loadu_si256((const void *)b[2 * k + 1].qs));
         g->u[k] = _mm512_xor_si512(q, _mm512_set1_epi8(-128));
     }
 }
@@ -159,7 +160,8 @@ INLINE void unpack_q6_k(const struct block_q6_k *b, struct group *g)
         __m512i q = _mm512_loadu_si512(b->ql + 64 * half);
         __m512i h = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(b->qh + 32 * half)));
         /* bits 0, 1 of the first 32 values, 2, 3 of the next, then 4 to 7: each to bits 4, 5 */
-        __m512i h0 = join(_mm256_slli_epi16(_mm512_castsi512_si256(h), 4), _mm256_slli_epi16(_mm512_castsi512_si256(h), 2));
+        __m512i h0 =
+            join(_mm256_slli_epi16(_mm512_castsi512_si256(h), 4), _mm256_slli_epi16(_mm512_castsi512_si256(h), 2));
         __m512i h1 = _mm512_srlv_epi64(h, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2));
         g->u[2 * half] = _mm512_or_si512(_mm512_and_si512(q, low), _mm512_and_si512(h0, pair));
         g->u[2 * half + 1] =
@@ -218,53 +220,54 @@ INLINE float fold(__m256 a)
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
 
-#define Q_DOT(type, group_blocks, block_values, halves)                                                             \
-    INLINE void unpack_at_##type(const void *w, size_t n, size_t k, struct group *g)                                \
-    {                                                                                                               \
-        const struct block_##type *b = (const struct block_##type *)w + k * (group_blocks);                         \
-        size_t left = n - k * KERN_Q_GROUP;                                                                         \
-        if (left >= KERN_Q_GROUP) {                                                                                 \
-            unpack_##type(b, g);                                                                                    \
-            return;                                                                                                 \
-        }                                                                                                           \
-        struct block_##type end[group_blocks];                                                                      \
-        memset(end, 0, sizeof end);                                                                                 \
-        memcpy(end, b, left / (block_values) * sizeof *b);                                                          \
-        unpack_##type(end, g);                                                                                      \
-    }                                                                                                               \
-    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two, \
-                            float *out, size_t out_step)                                                             \
-    {                                                                                                               \
-        size_t groups_n = kern_q_groups(n);                                                                         \
-        struct group g;                                                                                             \
-        __m256 acc[KERN_Q_ROWS_MAX];                                                                                \
-        if (rows_n == 1) {                                                                                          \
-            __m256 one = _mm256_setzero_ps();                                                                       \
-            for (size_t k = 0; k < groups_n; k++) {                                                                 \
-                read_ahead((const struct block_##type *)w + k * (group_blocks), sizeof(struct block_##type) * (group_blocks)); \
-                unpack_at_##type(w, n, k, &g);                                                                      \
-                one = add_group(&g, x + k * x_step, two, halves, one);                                                       \
-            }                                                                                                       \
-            *out = fold(one);                                                                                       \
-            return;                                                                                                 \
-        }                                                                                                           \
-        for (size_t r = 0; r < rows_n; r++)                                                                         \
-            acc[r] = _mm256_setzero_ps();                                                                           \
-        for (size_t k = 0; k < groups_n; k++) {                                                                     \
-            unpack_at_##type(w, n, k, &g);                                                                          \
-            for (size_t r = 0; r < rows_n; r++)                                                                     \
-                acc[r] = add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                  \
-        }                                                                                                           \
-        for (size_t r = 0; r < rows_n; r++)                                                                         \
-            out[r * out_step] = fold(acc[r]);                                                                       \
-    }                                                                                                               \
-    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n, bool two,  \
-                           float *out, size_t out_step)                                                              \
-    {                                                                                                               \
-        if (two)                                                                                                    \
-            rows_##type(w, n, x, x_step, rows_n, true, out, out_step);                                                      \
-        else                                                                                                        \
-            rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                                     \
+#define Q_DOT(type, group_blocks, block_values, halves)                                                              \
+    INLINE void unpack_at_##type(const void *w, size_t n, size_t k, struct group *g)                                 \
+    {                                                                                                                \
+        const struct block_##type *b = (const struct block_##type *)w + k * (group_blocks);                          \
+        size_t left = n - k * KERN_Q_GROUP;                                                                          \
+        if (left >= KERN_Q_GROUP) {                                                                                  \
+            unpack_##type(b, g);                                                                                     \
+            return;                                                                                                  \
+        }                                                                                                            \
+        struct block_##type end[group_blocks];                                                                       \
+        memset(end, 0, sizeof end);                                                                                  \
+        memcpy(end, b, left / (block_values) * sizeof *b);                                                           \
+        unpack_##type(end, g);                                                                                       \
+    }                                                                                                                \
+    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,         \
+                            bool two, float *out, size_t out_step)                                                   \
+    {                                                                                                                \
+        size_t groups_n = kern_q_groups(n);                                                                          \
+        struct group g;                                                                                              \
+        __m256 acc[KERN_Q_ROWS_MAX];                                                                                 \
+        if (rows_n == 1) {                                                                                           \
+            __m256 one = _mm256_setzero_ps();                                                                        \
+            for (size_t k = 0; k < groups_n; k++) {                                                                  \
+                read_ahead((const struct block_##type *)w + k * (group_blocks),                                      \
+                           sizeof(struct block_##type) * (group_blocks));                                            \
+                unpack_at_##type(w, n, k, &g);                                                                       \
+                one = add_group(&g, x + k * x_step, two, halves, one);                                               \
+            }                                                                                                        \
+            *out = fold(one);                                                                                        \
+            return;                                                                                                  \
+        }                                                                                                            \
+        for (size_t r = 0; r < rows_n; r++)                                                                          \
+            acc[r] = _mm256_setzero_ps();                                                                            \
+        for (size_t k = 0; k < groups_n; k++) {                                                                      \
+            unpack_at_##type(w, n, k, &g);                                                                           \
+            for (size_t r = 0; r < rows_n; r++)                                                                      \
+                acc[r] = add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                     \
+        }                                                                                                            \
+        for (size_t r = 0; r < rows_n; r++)                                                                          \
+            out[r * out_step] = fold(acc[r]);                                                                        \
+    }                                                                                                                \
+    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,          \
+                           bool two, float *out, size_t out_step)                                                    \
+    {                                                                                                                \
+        if (two)                                                                                                     \
+            rows_##type(w, n, x, x_step, rows_n, true, out, out_step);                                               \
+        else                                                                                                         \
+            rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                              \
     }
 
 Q_DOT(q4_0, 8, 32, false)

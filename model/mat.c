@@ -60,9 +60,8 @@ enum lq_err compute_new(size_t threads_n, size_t cols_max, enum mat_activations 
     c->activations = activations;
     rc = LQ_NOMEM;
     if (!(c->pool = pool_new(threads_n)) ||
-        (activations != MAT_F32 &&
-         (!size_mul(kern_q_groups(cols_max), Q_ROWS * sizeof *c->digits, &bytes) ||
-          !(c->digits = aligned_alloc(CACHE_LINE, bytes)))) ||
+        (activations != MAT_F32 && (!size_mul(kern_q_groups(cols_max), Q_ROWS * sizeof *c->digits, &bytes) ||
+                                    !(c->digits = aligned_alloc(CACHE_LINE, bytes)))) ||
         !size_mul(cols_max + CACHE_LINE / sizeof(float), TILE_ROWS, &c->scratch_n) ||
         !size_mul(c->scratch_n, sizeof(float) * pool_threads_n(c->pool), &bytes) ||
         !(c->scratch = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE))) {
@@ -231,8 +230,8 @@ static void few(void *arg, size_t first, size_t end, size_t thread)
 {
     const struct product *p = arg;
     first *= DOT_GRAIN;
-    rows(p, p->w, first, least(end * DOT_GRAIN, p->w->rows_n), p->c->scratch + thread * p->c->scratch_n, p->out + first,
-         p->w->rows_n);
+    rows(p, p->w, first, least(end * DOT_GRAIN, p->w->rows_n), p->c->scratch + thread * p->c->scratch_n,
+         p->out + first, p->w->rows_n);
 }
 
 static size_t grains(const struct mat *w)

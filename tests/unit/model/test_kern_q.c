@@ -17,10 +17,7 @@ enum { N_MAX = 1056, ROWS = KERN_Q_ROWS_MAX, GUARD = 8 };
 static const struct isa {
     const char *name;
     unsigned sets;
-} isas[] = {{"ref", 0},
-            {"avx2", CPU_AVX2},
-            {"vnni", CPU_AVX2 | CPU_AVX512 | CPU_VNNI},
-            {"neon", CPU_NEON}};
+} isas[] = {{"ref", 0}, {"avx2", CPU_AVX2}, {"vnni", CPU_AVX2 | CPU_AVX512 | CPU_VNNI}, {"neon", CPU_NEON}};
 enum { ISAS_N = sizeof isas / sizeof *isas };
 
 static uint32_t seed = 1;
@@ -93,8 +90,9 @@ static void compare(const struct kern_q_ops *k, enum quant_type t, size_t n, boo
         for (size_t r = 0; r < rows_n; r++)
             clean[GUARD + 3 * r] = want[r];
         k->dot[t](w, n, got_x, ROWS, rows_n, two, got + GUARD, 3);
-        ck_assert_msg(memcmp(got, clean, sizeof got) == 0, "%s of %zu with %zu rows differs or wrote outside, seed %u",
-                      quant_info[t].name, n, rows_n, begin);
+        ck_assert_msg(memcmp(got, clean, sizeof got) == 0,
+                      "%s of %zu with %zu rows differs or wrote outside, seed %u", quant_info[t].name, n, rows_n,
+                      begin);
     }
 }
 
@@ -119,8 +117,9 @@ static void compare_tile(const struct kern_q_ops *k, enum quant_type t, size_t n
         for (size_t r = 0; r < rows_n; r++)
             kern_q_ref.dot[t](w + i * step, n, x + r, rows_n, 1, two, &want[GUARD + r * STEP + i], 1);
     k->tile[t](w, step, n, x, rows_n, rows_n, two, got + GUARD, STEP);
-    ck_assert_msg(memcmp(got, want, sizeof got) == 0, "%s: tile of %zu with %zu rows differs or wrote outside, seed %u",
-                  quant_info[t].name, n, rows_n, begin);
+    ck_assert_msg(memcmp(got, want, sizeof got) == 0,
+                  "%s: tile of %zu with %zu rows differs or wrote outside, seed %u", quant_info[t].name, n, rows_n,
+                  begin);
 }
 
 START_TEST(tiles_equal_dots_bit_for_bit)
