@@ -2,7 +2,8 @@
 # one run and prints the ratio. Absolute times are this machine's, at this moment.
 
 BENCH_BINS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/obj/bench/support/timer.o $(A_model)
+BENCH_SUPPORT := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard bench/support/*.c))
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_SUPPORT) $(A_model)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  LINK  $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_model)

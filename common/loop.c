@@ -1,6 +1,7 @@
 /* loop: see loop.h. */
 #include "common/loop.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "common/log.h"
+
+enum { HEAP_PIECE_BYTES_MAX = 1 << 20, HEAP_KEPT_BYTES = 8 << 20 };
 
 struct later {
     struct later *next;
@@ -134,6 +137,10 @@ enum lq_err loop_on_signals(struct loop *l, void (*on_drain)(void *arg), void *a
 struct loop *loop_new(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
+    /* A body's buffers are freed and wanted again at each request: given back to the
+     * kernel in between, their pages cost more faults than all else that is done to them. */
+    (void)mallopt(M_MMAP_THRESHOLD, HEAP_PIECE_BYTES_MAX);
+    (void)mallopt(M_TRIM_THRESHOLD, HEAP_KEPT_BYTES);
     struct loop *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
