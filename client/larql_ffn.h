@@ -42,6 +42,7 @@ struct lq_ffn_opts {
     enum lq_ffn_wire wire; /* wanted both ways; what the server lists decides (docs/protocol.md, 3) */
     uint64_t deadline_ms;  /* one call; 30000 */
     uint64_t connect_ms;   /* 1000 */
+    uint64_t busy_poll_us; /* 0; poll so long for an answer before sleeping: saves a wake-up a call, costs the core */
 };
 
 /* Defaults: f16, or f32 with LARQL_F16_WIRE=0, or i8 with LARQL_I8_WIRE=1. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/spin.h"
 
 enum { HEAP_PIECE_BYTES_MAX = 1 << 20, HEAP_KEPT_BYTES = 8 << 20 };
 
@@ -28,6 +29,7 @@ struct loop {
     void (*on_drain)(void *arg);
     void *drain_arg;
     bool draining;
+    struct spin spin;
 
     pthread_mutex_t mu; /* guards the message list alone */
     struct loop_msg *first, **last;
@@ -194,7 +196,19 @@ struct event_base *loop_base(struct loop *l)
 
 void loop_run(struct loop *l)
 {
-    event_base_dispatch(l->base);
+    if (l->spin.poll_us == 0) {
+        event_base_dispatch(l->base);
+        return;
+    }
+    while (spin_turn(&l->spin, l->base) == 0 && !event_base_got_break(l->base)) {
+    }
+}
+
+void loop_busy_poll(struct loop *l, uint64_t us, unsigned threads_n)
+{
+    if (!spin_init(&l->spin, us, threads_n))
+        log_warn("busy_poll_off us=%llu spinning_threads=%u why=%s", (unsigned long long)us, threads_n,
+                 log_q("no more CPUs than spinning threads"));
 }
 
 void loop_stop(struct loop *l)

@@ -60,7 +60,6 @@ struct proxy proxy_larql(const char *shard, unsigned threads, unsigned busy_poll
     snprintf(busy_text, sizeof busy_text, "%u", busy_poll_us);
     char *argv[] = {path,        "--shards",   map,           "--port",  "0", "--log-level", "warn",
                     "--threads", threads_text, "--busy-poll", busy_text, NULL};
-    if (getenv("OLD")) argv[7] = NULL;
     pid_t pid = peer_start(argv, true, &port);
     return (struct proxy){pid, load_tcp(port)};
 }
