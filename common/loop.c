@@ -208,7 +208,7 @@ void loop_busy_poll(struct loop *l, uint64_t us, unsigned threads_n)
 {
     if (!spin_init(&l->spin, us, threads_n))
         log_warn("busy_poll_off us=%llu spinning_threads=%u why=%s", (unsigned long long)us, threads_n,
-                 log_q("no more CPUs than spinning threads"));
+                 log_q("too few CPUs for the threads that would spin"));
 }
 
 void loop_stop(struct loop *l)

@@ -2,6 +2,7 @@
 #include "common/spin.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 
@@ -9,9 +10,10 @@ bool spin_init(struct spin *s, uint64_t poll_us, unsigned threads_n)
 {
     cpu_set_t cpus;
     *s = (struct spin){.poll_us = poll_us, .last_us = clock_us()};
-    /* Who is polled for may run on this host: one CPU stays free. A mask that does not
-     * fit is of a machine that has enough. */
-    if (poll_us == 0 || sched_getaffinity(0, sizeof cpus, &cpus) != 0 || (unsigned)CPU_COUNT(&cpus) > threads_n)
+    /* A mask that does not fit is of a machine that has enough. Who is polled for may run
+     * on this host: one CPU stays free, though perhaps not one of ours. */
+    bool ours = sched_getaffinity(0, sizeof cpus, &cpus) != 0 || (unsigned)CPU_COUNT(&cpus) >= threads_n;
+    if (poll_us == 0 || (ours && sysconf(_SC_NPROCESSORS_ONLN) > (long)threads_n))
         return true;
     s->poll_us = 0;
     return false;

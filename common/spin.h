@@ -21,8 +21,8 @@ struct spin {
     unsigned misses_n, rest_n;
 };
 
-/* False, and nothing will spin: poll_us is not 0, but the process may not run on more
- * CPUs than threads_n, the threads that want to spin. */
+/* False, and nothing will spin: poll_us is not 0, but the process may run on fewer CPUs
+ * than threads_n, the threads that want to spin, or the host has no CPU more than those. */
 bool spin_init(struct spin *s, uint64_t poll_us, unsigned threads_n);
 /* One turn, which sleeps only when nothing came for poll_us. As event_base_loop(): 0 ok,
  * 1 nothing to wait for, -1 error. */

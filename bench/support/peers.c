@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,21 @@ pid_t peer_start(char *const argv[], bool ready_line, int *port)
         (void)poll(NULL, 0, 10);
     }
     return pid; /* out[0] stays open: the child may print on */
+}
+
+void peer_pin(int cpu)
+{
+    static cpu_set_t all;
+    cpu_set_t one;
+    if (CPU_COUNT(&all) == 0 && sched_getaffinity(0, sizeof all, &all) != 0)
+        load_die("affinity");
+    int nth = cpu;
+    CPU_ZERO(&one);
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &all) && (cpu < 0 || nth-- == 0))
+            CPU_SET(i, &one);
+    if (CPU_COUNT(&one) > 0 && CPU_COUNT(&all) > 1 && sched_setaffinity(0, sizeof one, &one) != 0)
+        load_die("affinity");
 }
 
 static size_t rss_of(pid_t pid)

@@ -25,6 +25,9 @@ pid_t peer_start(char *const argv[], bool ready_line, int *port);
 /* Ends them all, and waits. */
 void peer_end_all(void);
 
+/* This process and what it starts from now on run on that CPU; -1: on any. Nothing on a
+ * machine with one. */
+void peer_pin(int cpu);
 int peer_free_port(void);
 int peer_port(const struct load_addr *a);
 /* Resident bytes of pid's whole family but pid itself when it has children, else of pid. */
