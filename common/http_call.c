@@ -96,21 +96,19 @@ static bool is_line_part(const char *s)
 
 static bool write_head(struct http_call *c, const struct http_call_opts *o)
 {
-    struct evbuffer *h = c->head;
-    bool ok = evbuffer_add_printf(h, "%s %s HTTP/1.1\r\nHost: %s\r\n", o->method, o->path, c->pool->host_header) > 0;
-    for (size_t i = 0; o->headers && i < http_headers_n(o->headers); i++) {
-        const char *name, *value;
-        http_headers_at(o->headers, i, &name, &value);
-        ok &= evbuffer_add_printf(h, "%s: %s\r\n", name, value) > 0;
-    }
+    char end[80];
     uint64_t length = o->streamed ? o->stream_length : o->body ? evbuffer_get_length(o->body) : 0;
     c->chunked = o->streamed && length == HTTP_LENGTH_UNKNOWN;
     c->stream_left = length;
     if (c->chunked)
-        ok &= evbuffer_add_printf(h, "Transfer-Encoding: chunked\r\n") > 0;
+        snprintf(end, sizeof end, "Transfer-Encoding: chunked\r\n\r\n");
     else if (o->body || o->streamed || strcmp(o->method, "POST") == 0)
-        ok &= evbuffer_add_printf(h, "Content-Length: %" PRIu64 "\r\n", length) > 0;
-    return ok && evbuffer_add(h, "\r\n", 2) == 0;
+        snprintf(end, sizeof end, "Content-Length: %" PRIu64 "\r\n\r\n", length);
+    else
+        snprintf(end, sizeof end, "\r\n");
+    return evbuffer_add_printf(c->head, "%s %s HTTP/1.1\r\nHost: %s\r\n", o->method, o->path,
+                               c->pool->host_header) > 0 &&
+           http_headers_write(o->headers, end, c->head);
 }
 
 static bool arm_deadline(struct http_call *c, uint64_t ms)

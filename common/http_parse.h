@@ -57,6 +57,8 @@ enum lq_err http_parse_body(struct http_parse *p, struct evbuffer *in, struct ev
 /* http_headers_add() for strings that do not end: LQ_BAD_FRAMING, LQ_BIG_HEADERS, LQ_NOMEM. */
 enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t name_n, const char *value,
                                size_t value_n) LQ_MUST_CHECK;
+/* Appends each of h (NULL: none) as a line, then `end`. False: out of memory, nothing added. */
+bool http_headers_write(const struct http_headers *h, const char *end, struct evbuffer *out) LQ_MUST_CHECK;
 bool http_is_token(const char *s, size_t n);
 
 /* The peer closed. True: that is the end of this message. */

@@ -240,22 +240,17 @@ struct head {
 /* Into c->io.out. False: out of memory. */
 static bool write_head(struct conn *c, const struct head *h)
 {
-    struct evbuffer *out = c->io.out;
-    bool ok = evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: %s\r\nX-Request-Id: %s\r\n", h->status,
-                                  reason(h->status), date_now(c->server), c->server->server_name, h->id) > 0;
-    for (size_t i = 0; h->headers && i < http_headers_n(h->headers); i++) {
-        const char *name, *value;
-        http_headers_at(h->headers, i, &name, &value);
-        ok &= evbuffer_add_printf(out, "%s: %s\r\n", name, value) > 0;
-    }
+    char end[96];
     const char *connection = !h->keep_alive ? "Connection: close\r\n" : h->old ? "Connection: keep-alive\r\n" : "";
     if (h->chunked)
-        ok &= evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n%s\r\n", connection) > 0;
+        snprintf(end, sizeof end, "Transfer-Encoding: chunked\r\n%s\r\n", connection);
     else if (h->length != HTTP_LENGTH_UNKNOWN && h->status != 204) /* RFC 9110, 8.6: a 204 has none */
-        ok &= evbuffer_add_printf(out, "Content-Length: %" PRIu64 "\r\n%s\r\n", h->length, connection) > 0;
+        snprintf(end, sizeof end, "Content-Length: %" PRIu64 "\r\n%s\r\n", h->length, connection);
     else
-        ok &= evbuffer_add_printf(out, "%s\r\n", connection) > 0;
-    return ok;
+        snprintf(end, sizeof end, "%s\r\n", connection);
+    return evbuffer_add_printf(c->io.out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: %s\r\nX-Request-Id: %s\r\n",
+                               h->status, reason(h->status), date_now(c->server), c->server->server_name, h->id) > 0 &&
+           http_headers_write(h->headers, end, c->io.out);
 }
 
 static bool is_head(const struct http_req *r)
