@@ -1,11 +1,12 @@
 /* offload: see offload.h. */
 #include "common/offload.h"
 
-#include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* How many waiting tasks are asked to join: what bounds the time under the lock. */
+enum { JOIN_SCAN_MAX = 1024 };
 
 struct offload {
     struct loop *loop;
@@ -19,22 +20,46 @@ struct offload {
     struct offload_task *first, **last;
     size_t tasks_n;
     uint64_t bytes;
+    bool idle; /* the thread waits, and touches nothing of its arg */
     bool stop;
 };
+
+/* Takes *at out of the queue. */
+static struct offload_task *unlink_task(struct offload *o, struct offload_task **at)
+{
+    struct offload_task *t = *at;
+    *at = t->next;
+    if (!*at)
+        o->last = at;
+    t->next = NULL;
+    o->tasks_n--;
+    o->bytes -= t->bytes;
+    return t;
+}
+
+/* The first task and whatever joins it, in the queue's order. */
+static struct offload_task *take_first(struct offload *o)
+{
+    struct offload_task *first = unlink_task(o, &o->first), **end = &first->next, **at = &o->first;
+    for (size_t i = 0; first->joins && *at && i < JOIN_SCAN_MAX; i++) {
+        if ((*at)->joins && (*at)->joins(first, *at)) {
+            *end = unlink_task(o, at);
+            end = &(*end)->next;
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    return first;
+}
 
 static struct offload_task *take(struct offload *o)
 {
     pthread_mutex_lock(&o->mu);
+    o->idle = true;
     while (!o->first && !o->stop)
         pthread_cond_wait(&o->some, &o->mu);
-    struct offload_task *t = o->stop ? NULL : o->first;
-    if (t) {
-        o->first = t->next;
-        if (!o->first)
-            o->last = &o->first;
-        o->tasks_n--;
-        o->bytes -= t->bytes;
-    }
+    o->idle = false;
+    struct offload_task *t = o->stop ? NULL : take_first(o);
     pthread_mutex_unlock(&o->mu);
     return t;
 }
@@ -45,7 +70,11 @@ static void *thread_main(void *arg)
     struct offload_task *t;
     while ((t = take(o))) {
         t->run(t, o->arg);
-        loop_post(o->loop, &t->done); /* last touch */
+        while (t) {
+            struct offload_task *next = t->next;
+            loop_post(o->loop, &t->done); /* last touch */
+            t = next;
+        }
     }
     return NULL;
 }
@@ -56,7 +85,7 @@ enum lq_err offload_new(struct loop *l, const char *name, size_t tasks_max, uint
     struct offload *o = calloc(1, sizeof *o);
     if (!o)
         return lq_fail(fault, LQ_NOMEM, "out of memory for the queue of thread %s", name);
-    *o = (struct offload){.loop = l, .arg = arg, .tasks_max = tasks_max, .bytes_max = bytes_max};
+    *o = (struct offload){.loop = l, .arg = arg, .tasks_max = tasks_max, .bytes_max = bytes_max, .idle = true};
     o->last = &o->first;
     pthread_mutex_init(&o->mu, NULL);
     pthread_cond_init(&o->some, NULL);
@@ -96,7 +125,7 @@ void offload_free(struct offload *o)
     free(o);
 }
 
-enum lq_err offload_put(struct offload *o, struct offload_task *t, struct lq_fault *fault)
+static enum lq_err append(struct offload *o, struct offload_task *t, bool wake, struct lq_fault *fault)
 {
     pthread_mutex_lock(&o->mu);
     bool full = o->tasks_n >= o->tasks_max || t->bytes > o->bytes_max - o->bytes;
@@ -106,12 +135,53 @@ enum lq_err offload_put(struct offload *o, struct offload_task *t, struct lq_fau
         o->last = &t->next;
         o->tasks_n++;
         o->bytes += t->bytes;
-        pthread_cond_signal(&o->some);
+        if (wake)
+            pthread_cond_signal(&o->some);
     }
     pthread_mutex_unlock(&o->mu);
     return full ? lq_fail(fault, LQ_QUEUE_FULL, "the queue is full (at most %zu requests or %llu bytes wait)",
                           o->tasks_max, (unsigned long long)o->bytes_max)
                 : LQ_OK;
+}
+
+enum lq_err offload_put(struct offload *o, struct offload_task *t, struct lq_fault *fault)
+{
+    return append(o, t, true, fault);
+}
+
+enum lq_err offload_queue(struct offload *o, struct offload_task *t, struct lq_fault *fault)
+{
+    return append(o, t, false, fault);
+}
+
+bool offload_start(struct offload *o)
+{
+    struct offload_task *here = NULL;
+    pthread_mutex_lock(&o->mu);
+    if (o->idle && o->tasks_n == 1 && o->first->small)
+        here = unlink_task(o, &o->first);
+    else if (o->idle && o->tasks_n > 0)
+        pthread_cond_signal(&o->some);
+    pthread_mutex_unlock(&o->mu);
+    if (!here)
+        return false;
+    /* The loop is the only one that queues, and it is here: the thread stays idle. */
+    here->run(here, o->arg);
+    here->done.fn(&here->done);
+    return true;
+}
+
+pthread_t offload_thread(const struct offload *o)
+{
+    return o->thread;
+}
+
+bool offload_is_busy(struct offload *o)
+{
+    pthread_mutex_lock(&o->mu);
+    bool busy = !o->idle;
+    pthread_mutex_unlock(&o->mu);
+    return busy;
 }
 
 size_t offload_waiting_n(struct offload *o, uint64_t *bytes)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # packages.sh GROUP...: installs what a group of make targets needs on Debian 12
 # and asks for root only when something is missing. Groups: build, demo, test,
-# clang, fuzz, arm64, valgrind, golden.
+# clang, fuzz, arm64, valgrind, golden, bench.
 set -eu
 
 want=
@@ -14,6 +14,8 @@ for group; do
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
     valgrind) want="$want valgrind" ;;
+    bench) want="$want python3 nginx-light haproxy"
+        command -v npm >/dev/null || want="$want npm" ;;
     golden) # an npm of another origin will do, and conflicts with the package
         want="$want python3 python3-venv"
         command -v npm >/dev/null || want="$want npm" ;;

@@ -111,10 +111,11 @@ enum lq_err wire_payload_check(enum wire_format f, uint32_t seq_len, uint32_t hi
                    got, values, seq_len, hidden);
 }
 
-static enum lq_err i8_rows_decode(const struct codec_ops *ops, const uint8_t *payload, uint32_t seq_len,
-                                  uint32_t hidden, float *out, const char *what, struct lq_fault *fault)
+static enum lq_err i8_rows_decode(const struct codec_ops *ops, const uint8_t *payload, uint32_t first,
+                                  uint32_t rows_n, uint32_t hidden, float *out, const char *what,
+                                  struct lq_fault *fault)
 {
-    for (uint32_t row = 0; row < seq_len; row++, payload += 8 + (size_t)hidden, out += hidden) {
+    for (uint32_t row = first; row < first + rows_n; row++, payload += 8 + (size_t)hidden, out += hidden) {
         float scale = lef32_get(payload), zero = lef32_get(payload + 4);
         if (!isfinite(scale))
             return lq_fail(fault, LQ_BAD_BODY, "%s: i8 scale is not finite at row %" PRIu32, what, row);
@@ -126,22 +127,29 @@ static enum lq_err i8_rows_decode(const struct codec_ops *ops, const uint8_t *pa
     return LQ_OK;
 }
 
-enum lq_err wire_payload_decode(const struct codec_ops *ops, enum wire_format f, const uint8_t *payload,
-                                uint32_t seq_len, uint32_t hidden, float *out, const char *what,
-                                struct lq_fault *fault)
+enum lq_err wire_rows_decode(const struct codec_ops *ops, enum wire_format f, const uint8_t *payload, uint32_t first,
+                             uint32_t rows_n, uint32_t hidden, float *out, const char *what, struct lq_fault *fault)
 {
-    size_t n = (size_t)seq_len * hidden;
+    size_t n = (size_t)rows_n * hidden;
+    payload += (size_t)wire_row_bytes(f, hidden) * first;
     if (f == WIRE_I8) /* finite by construction: scale is, and the decode saturates */
-        return i8_rows_decode(ops, payload, seq_len, hidden, out, what, fault);
+        return i8_rows_decode(ops, payload, first, rows_n, hidden, out, what, fault);
     if (f == WIRE_F16)
         ops->f16_decode(payload, n, out);
     else
         memcpy(out, payload, n * sizeof *out); /* every host we build for is little-endian: asserted below */
     size_t bad = ops->finite(out, n);
     if (bad < n)
-        return lq_fail(fault, LQ_BAD_BODY, "%s is not finite at row %zu, index %zu", what, bad / hidden,
+        return lq_fail(fault, LQ_BAD_BODY, "%s is not finite at row %zu, index %zu", what, first + bad / hidden,
                        bad % hidden);
     return LQ_OK;
+}
+
+enum lq_err wire_payload_decode(const struct codec_ops *ops, enum wire_format f, const uint8_t *payload,
+                                uint32_t seq_len, uint32_t hidden, float *out, const char *what,
+                                struct lq_fault *fault)
+{
+    return wire_rows_decode(ops, f, payload, 0, seq_len, hidden, out, what, fault);
 }
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "f32 payloads are copied as they are");
 

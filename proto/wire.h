@@ -68,6 +68,11 @@ enum lq_err wire_payload_check(enum wire_format f, uint32_t seq_len, uint32_t hi
 enum lq_err wire_payload_decode(const struct codec_ops *ops, enum wire_format f, const uint8_t *payload,
                                 uint32_t seq_len, uint32_t hidden, float *out, const char *what,
                                 struct lq_fault *fault) LQ_MUST_CHECK;
+/* The same for rows_n of its rows from row `first` on -> out[rows_n * h]: for those who hold a
+ * part at a time. */
+enum lq_err wire_rows_decode(const struct codec_ops *ops, enum wire_format f, const uint8_t *payload, uint32_t first,
+                             uint32_t rows_n, uint32_t hidden, float *out, const char *what,
+                             struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* S rows -> wire_row_bytes * S bytes. Returns how many values saturated (f16). */
 size_t wire_payload_encode(const struct codec_ops *ops, enum wire_format f, const float *x, uint32_t seq_len,

@@ -31,13 +31,13 @@ static void answer_stats(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     const struct arch *a = &s->arch;
-    http_front_json_new(r, 200,
-                        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,s{sb,sI}}", "model", s->model_id, "family",
-                                  a->family, "mode", "ffn-service", "layers", (int)a->layers_n, "hidden_size",
-                                  (int)a->hidden_n, "features_per_layer", (int)a->ffn_n, "layer_start",
-                                  (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype", ffn_dtype(s->ffn),
-                                  "wire", wire_list(&s->wire), "kernels", s->kernels, "loaded", "ffn_service", 1,
-                                  "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
+    http_front_json_new(
+        r, 200,
+        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,si,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
+                  "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
+                  (int)a->ffn_n, "layer_start", (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype",
+                  ffn_dtype(s->ffn), "wire", wire_list(&s->wire), "kernels", s->kernels, "batch_rows_max",
+                  (int)s->batch_rows_max, "loaded", "ffn_service", 1, "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
 }
 
 static void answer_models(void *arg, struct http_req *r)
@@ -55,6 +55,7 @@ static void answer_metrics(void *arg, struct http_req *r)
     struct shard *s = arg;
     uint64_t bytes;
     metric_set(s->m.queue_jobs, (double)offload_waiting_n(s->queue, &bytes));
+    metric_set(s->m.busy, offload_is_busy(s->queue));
     metric_set(s->m.queue_bytes, (double)bytes);
     metric_set(s->m.connections, (double)http_server_connections_n(s->server));
     http_front_metrics(r, s->metrics);
@@ -76,6 +77,14 @@ bool admin_metrics_init(struct shard *s)
     if (!m)
         return false;
     bool ok = http_front_request_series(m, "larql_shard_requests_total", &s->m.books);
+    static const char *const requests_n[BATCH_CLASSES_N] = {"1", "2", "3-4", "5-8", "9-16"};
+    for (size_t i = 0; i < BATCH_CLASSES_N; i++) {
+        char labels[32];
+        snprintf(labels, sizeof labels, "requests=\"%s\"", requests_n[i]);
+        s->m.batches[i] = metrics_counter(m, "larql_shard_batches_total",
+                                          "binary batches computed, by how many requests were in one", labels);
+        ok &= s->m.batches[i] != NULL;
+    }
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
@@ -84,7 +93,10 @@ bool admin_metrics_init(struct shard *s)
         {&s->m.books.seconds, metrics_histogram, "larql_shard_request_seconds",
          "walk-ffn, header read to answer handed over"},
         {&s->m.compute_seconds, metrics_histogram, "larql_shard_compute_seconds",
-         "time on the compute thread, decode and encode included"},
+         "computing one batch of requests, decode and encode included"},
+        {&s->m.batch_rows, metrics_counter, "larql_shard_batch_rows_total", "rows in those batches"},
+        {&s->m.inline_jobs, metrics_counter, "larql_shard_inline_total",
+         "small requests that the loop computed itself, since nothing else waited"},
         {&s->m.rows, metrics_counter, "larql_shard_rows_total", "rows times layers computed"},
         {&s->m.books.bytes_in, metrics_counter, "larql_shard_body_bytes_received_total", "walk-ffn request bodies"},
         {&s->m.books.bytes_out, metrics_counter, "larql_shard_body_bytes_sent_total", "walk-ffn answer bodies"},
@@ -94,6 +106,7 @@ bool admin_metrics_init(struct shard *s)
         {&s->m.not_finite, metrics_counter, "larql_shard_not_finite_total", "answers refused for NaN or Inf"},
         {&s->m.queue_full, metrics_counter, "larql_shard_queue_full_total", "requests refused by a full queue"},
         {&s->m.deadline, metrics_counter, "larql_shard_deadline_total", "requests that ran out of time"},
+        {&s->m.busy, metrics_gauge, "larql_shard_busy", "1 while the compute thread computes"},
         {&s->m.queue_jobs, metrics_gauge, "larql_shard_queue_jobs", "requests that wait for the compute thread"},
         {&s->m.queue_bytes, metrics_gauge, "larql_shard_queue_bytes", "their body bytes"},
         {&s->m.connections, metrics_gauge, "larql_shard_connections", "open client connections"},

@@ -3,9 +3,11 @@
  *   the page table -> flow_start --- refused (503, 413, 415)
  *                          | body read whole
  *                       on_body ------ refused by its head (400), queue full (503)
- *                          | offload_put
- *                       [ work_run on the compute thread ]
- *                          | loop_post
+ *                          | offload_queue
+ *                       flow_on_turn_end, with whatever else this turn has brought
+ *                          | offload_start
+ *                       [ work.c on the compute thread, or here when that is quicker ]
+ *                          | loop_post, or at once
  *                       on_done -----> answer, or the fault's error
  *   at any time: on_gone (the client left), on_deadline (504)
  *
@@ -18,14 +20,16 @@
 #include "common/log.h"
 #include "shard/job.h"
 
+/* The longest that the loop may compute itself: what /v1/health can wait for it. */
+enum { LOOP_US_MAX = 500 };
+
 static void job_free(struct job *j)
 {
     if (j->deadline_ev)
         event_free(j->deadline_ev);
     if (j->body)
         evbuffer_free(j->body);
-    if (j->answer)
-        evbuffer_free(j->answer);
+    free(j->answer);
     free(j);
 }
 
@@ -65,27 +69,36 @@ static void answer(struct job *j)
     struct shard *s = j->shard;
     struct http_req *r = job_detach(j);
     struct http_headers *h = http_headers_new();
+    struct evbuffer *body = evbuffer_new();
     char count[32];
     snprintf(count, sizeof count, "%zu", j->saturated_n);
-    bool ok = h && http_headers_add(h, "Content-Type", j->content_type) &&
+    bool ok = h && body && http_headers_add(h, "Content-Type", j->content_type) &&
               (j->saturated_n == 0 || http_headers_add(h, "X-Larql-Saturated", count));
+    if (ok) {
+        ok = http_front_give(body, j->answer, j->answer_n);
+        j->answer = NULL;
+    }
     if (ok) {
         metric_add(s->m.rows, j->rows_n);
         metric_add(s->m.saturated, j->saturated_n);
         metric_add(s->m.f32_fallbacks, j->fell_back);
-        http_front_count(&s->m.books, format_of(j), 200, http_req_start_us(r), j->body_n,
-                         evbuffer_get_length(j->answer));
-        http_req_reply(r, 200, h, j->answer);
+        http_front_count(&s->m.books, format_of(j), 200, http_req_start_us(r), j->body_n, j->answer_n);
+        http_req_reply(r, 200, h, body);
     } else {
         http_front_nomem(r);
     }
     http_headers_free(h);
+    if (body)
+        evbuffer_free(body);
 }
 
-/* The compute thread has finished with j. */
+/* The compute path has finished with j. */
 static void on_done(struct loop_msg *m)
 {
     struct job *j = (struct job *)m; /* first member of its first member */
+    struct shard *s = j->shard;
+    if (j->row_us)
+        s->row_us = s->row_us ? (3 * s->row_us + j->row_us) / 4 : j->row_us;
     if (j->req && j->fault.code == LQ_OK)
         answer(j);
     else if (j->req)
@@ -137,6 +150,39 @@ static enum lq_err check_binary(struct job *j, struct lq_fault *fault)
     return rc;
 }
 
+/* Room for a binary answer, so that the compute path need not ask for it; not where the
+ * answer will be refused for its size. */
+static enum lq_err reserve_answer(struct job *j, struct lq_fault *fault)
+{
+    const struct shard *s = j->shard;
+    const struct wire_head *h = &j->head;
+    uint64_t bytes = wire_answer_bytes(j->form.answer, h->layers_n, h->seq_len, s->arch.hidden_n);
+    uint64_t f32_bytes = wire_answer_bytes(WIRE_F32, h->layers_n, h->seq_len, s->arch.hidden_n);
+    if (bytes > s->answer_max)
+        return LQ_OK;
+    j->may_fall_back = j->form.answer == WIRE_F16 && j->form.accepts_f32 && f32_bytes <= s->answer_max;
+    if (j->may_fall_back)
+        bytes = f32_bytes; /* pages that are never written cost nothing */
+    if (!(j->answer = malloc(bytes)))
+        return lq_fail(fault, LQ_NOMEM, "out of memory for an answer of %llu bytes", (unsigned long long)bytes);
+    return LQ_OK;
+}
+
+/* Is j so little work that two wake-ups would cost more than they spare the loop? */
+static bool is_small(const struct job *j)
+{
+    uint64_t rows_n = (uint64_t)j->head.seq_len * j->head.layers_n, row_us = j->shard->row_us;
+    return !j->form.json && row_us > 0 && rows_n <= LOOP_US_MAX && row_us * rows_n <= LOOP_US_MAX;
+}
+
+void flow_on_turn_end(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct shard *s = arg;
+    if (offload_start(s->queue))
+        metric_add(s->m.inline_jobs, 1);
+}
+
 static void on_body(struct http_req *r, struct evbuffer *in, void *arg)
 {
     struct job *j = arg;
@@ -153,15 +199,21 @@ static void on_body(struct http_req *r, struct evbuffer *in, void *arg)
         j->body_p = (const uint8_t *)"";
     if (!rc && !j->form.json)
         rc = check_binary(j, &fault);
+    if (!rc && !j->form.json)
+        rc = reserve_answer(j, &fault);
     if (!rc)
         rc = arm_deadline(j, &fault);
     http_req_on_gone(r, on_gone_queued, j);
+    work_prepare(j);
+    j->task.small = is_small(j);
     if (!rc)
-        rc = offload_put(j->shard->queue, &j->task, &fault);
+        rc = offload_queue(j->shard->queue, &j->task, &fault);
     if (rc) {
         refuse(j, &fault);
         job_free(j);
+        return;
     }
+    event_active(j->shard->turn_ev, 0, 0);
 }
 
 void flow_start(void *arg, struct http_req *r)
@@ -189,7 +241,6 @@ void flow_start(void *arg, struct http_req *r)
         return;
     }
     j->task.done.fn = on_done;
-    j->task.run = work_run;
     j->shard = s;
     j->req = r;
     j->form = form;

@@ -16,17 +16,22 @@ enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
 struct options {
     struct serve_opts serve;
     const char *layers, *wire_preference, *model_id;
-    int64_t threads, answer_mb, queue_jobs, queue_mb;
-    bool no_f16, no_i8, prefetch;
+    int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
+    bool no_f16, no_i8, prefetch, pin;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 10 };
+    enum { OWN_N = 12 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
          &o->threads},
+        {"pin", 0, OPT_FLAG, NULL, NULL,
+         "keep each of them on a CPU of its own, of those that the process may use (taskset chooses)", 0, 0, &o->pin},
+        {"batch-rows", 0, OPT_INT, "N", NULL,
+         "rows of waiting requests for one layer that are computed together, 1: none (default 16)", 1, 16,
+         &o->batch_rows},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
         {"no-f16", 0, OPT_FLAG, NULL, NULL, "serve no f16 bodies (also LARQL_F16_WIRE=0, LARQL_F16_WIRE_DISABLE)", 0,
          0, &o->no_f16},
@@ -142,13 +147,19 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
         return rc;
     if (!(s->loop = loop_new()) || !admin_metrics_init(s))
         return lq_fail(fault, LQ_NOMEM, "out of memory or file descriptors at start");
-    rc = work_init(s->work, s, (size_t)o->threads, fault); /* forks, for BLIS: before any thread */
-    if (!rc)
-        rc = offload_new(s->loop, "compute", (size_t)o->queue_jobs, (uint64_t)o->queue_mb << 20, s->work, &s->queue,
-                         fault);
+    s->turn_ev = event_new(loop_base(s->loop), -1, 0, flow_on_turn_end, s);
+    if (!s->turn_ev)
+        return lq_fail(fault, LQ_NOMEM, "out of memory at start");
+    s->work = work_new(s, (size_t)o->threads, fault); /* forks, for BLIS: before any thread */
+    if (!s->work)
+        return fault->code;
+    rc = offload_new(s->loop, "compute", (size_t)o->queue_jobs, (uint64_t)o->queue_mb << 20, s->work, &s->queue,
+                     fault);
+    if (!rc && o->pin)
+        rc = pool_pin(compute_pool(work_compute(s->work)), offload_thread(s->queue), fault);
     if (rc)
         return rc;
-    s->kernels = compute_describe(s->work->compute);
+    s->kernels = compute_describe(work_compute(s->work));
     return serve(s, o, fault);
 }
 
@@ -156,7 +167,9 @@ static void release(struct shard *s)
 {
     http_server_free(s->server); /* detaches jobs from their requests */
     offload_free(s->queue);
-    work_release(s->work);
+    work_free(s->work);
+    if (s->turn_ev)
+        event_free(s->turn_ev);
     loop_free(s->loop);
     metrics_free(s->metrics);
     ffn_free(s->ffn);
@@ -165,7 +178,8 @@ static void release(struct shard *s)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise"};
+    struct options o = {
+        .batch_rows = 16, .answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise"};
     serve_opts_init(&o.serve, 8080);
     char **args;
     int args_n;
@@ -173,9 +187,8 @@ int main(int argc, char **argv)
     if (parsed != OPT_RUN)
         return parsed == OPT_EXIT_OK ? EXIT_SUCCESS : EXIT_USAGE;
 
-    struct work work = {0};
-    struct shard s = {.work = &work,
-                      .model_path = args[0],
+    struct shard s = {.model_path = args[0],
+                      .batch_rows_max = (uint32_t)(o.batch_rows < BATCH_ROWS_MAX ? o.batch_rows : BATCH_ROWS_MAX),
                       .body_max = (uint64_t)o.serve.body_mb << 20,
                       .json_max = (uint64_t)o.serve.json_mb << 20,
                       .answer_max = (uint64_t)o.answer_mb << 20,

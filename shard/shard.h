@@ -1,7 +1,7 @@
 /* shard: a range of a model's FFN layers, served over HTTP.
  * Files : main.c options and wiring; flow.c one request on the loop; work.c the
- *         same request on the compute thread (common/offload between them);
- *         admin.c health, stats, models, metrics.
+ *         same request, and others beside it, on the compute path (common/offload
+ *         between them), work_json.c its JSON form; admin.c health, stats, models, metrics.
  * Thread: everything here belongs to the loop thread, except what a comment
  *         gives to the compute thread. Model, ffn and options are read-only. */
 #ifndef LQ_SHARD_SHARD_H
@@ -20,12 +20,16 @@
 struct offload;
 struct work;
 
+enum { BATCH_CLASSES_N = 5 };
 struct shard_metrics {
     struct http_front_books books;
-    struct metric *compute_seconds; /* on the compute thread, decode and encode included */
+    struct metric *compute_seconds;          /* of a batch, decode and encode included */
+    struct metric *batches[BATCH_CLASSES_N]; /* of 1, 2, 3-4, 5-8, 9-16 requests */
+    struct metric *batch_rows;
+    struct metric *inline_jobs; /* run by the loop itself */
     struct metric *rows;
     struct metric *saturated, *f32_fallbacks, *not_finite, *queue_full, *deadline;
-    struct metric *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
+    struct metric *busy, *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
 };
 
 struct shard {
@@ -40,11 +44,14 @@ struct shard {
     /* limits and switches */
     struct wire_switches wire;
     uint64_t body_max, json_max, answer_max, deadline_ms;
+    uint32_t batch_rows_max; /* 1: every request alone */
     /* running */
     struct loop *loop;
     struct http_server *server;
-    struct work *work; /* the compute thread's */
+    struct work *work; /* the compute path's */
     struct offload *queue;
+    struct event *turn_ev; /* the end of a turn in which jobs were queued */
+    uint32_t row_us;       /* what one row of a layer takes, a running mean; 0: not known yet */
     struct metrics *metrics;
     struct shard_metrics m;
     uint64_t start_us;
@@ -53,6 +60,7 @@ struct shard {
 
 /* flow.c: POST /v1/walk-ffn, a page of the table in admin.c. */
 void flow_start(void *shard, struct http_req *r);
+void flow_on_turn_end(evutil_socket_t fd, short what, void *shard); /* turn_ev's */
 
 /* admin.c: on_request of the server, by the table of pages. */
 void admin_on_request(struct http_req *r, void *shard);

@@ -37,8 +37,15 @@ check-asan:
 	+@$(SUB) $(ASAN_VARS) check-corpus
 	+@$(SUB) $(ASAN_VARS) check-grid
 
+# A shard that dies of an allocation on its compute path. Sanitizers bring their own malloc.
+GUARD_SHARD := $(if $(SAN),,$(BUILD)/guard/larql-shard)
+$(BUILD)/guard/larql-shard: $(BUILD)/obj/shard/main.o $(BUILD)/obj/tests/tools/alloc_guard.o $(A_shard)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK  $@")
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_shard)
+
 .PHONY: check-build check-unit check-corpus check-grid
-check-build: $(UNIT_BINS) $(FUZZ_REPLAY)
+check-build: $(UNIT_BINS) $(FUZZ_REPLAY) $(GUARD_SHARD)
 
 LQ_TEST_TIMEOUT_X ?= 1
 check-unit: $(UNIT_BINS)
@@ -48,7 +55,7 @@ check-unit: $(UNIT_BINS)
 check-corpus: $(FUZZ_REPLAY)
 	@set -e; for t in $(FUZZ_REPLAY); do name=$$(basename $$t -replay); $(TEST_ENV) $$t tests/fuzz/corpus/$${name#fuzz_}; done
 
-check-grid: $(BINS)
+check-grid: $(BINS) $(GUARD_SHARD)
 	@$(TEST_ENV) LQ_TEST_TIMEOUT_X=$(LQ_TEST_TIMEOUT_X) $(PYTHON) -m pytest -q -p no:cacheprovider tests/grid
 
 # A subset: valgrind slows things twentyfold. Its CPU knows no AVX-512.

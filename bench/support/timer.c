@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-static uint64_t now_ns(void)
+uint64_t timer_now_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -12,11 +12,11 @@ static uint64_t now_ns(void)
 
 double timer_best_ns(void (*fn)(void *arg), void *arg, unsigned ms)
 {
-    uint64_t begin = now_ns(), best = UINT64_MAX;
-    for (unsigned turn = 0; turn < 3 || now_ns() - begin < (uint64_t)ms * 1000000u; turn++) {
-        uint64_t t = now_ns();
+    uint64_t begin = timer_now_ns(), best = UINT64_MAX;
+    for (unsigned turn = 0; turn < 3 || timer_now_ns() - begin < (uint64_t)ms * 1000000u; turn++) {
+        uint64_t t = timer_now_ns();
         fn(arg);
-        t = now_ns() - t;
+        t = timer_now_ns() - t;
         best = t < best ? t : best;
     }
     return (double)best;

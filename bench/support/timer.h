@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+uint64_t timer_now_ns(void); /* monotonic */
+
 /* Runs fn(arg) for about ms milliseconds, at least three times. */
 double timer_best_ns(void (*fn)(void *arg), void *arg, unsigned ms);
 

@@ -11,8 +11,7 @@ mkdir -p "$judges"
 
 if [ ! -x "$judges/venv/bin/python" ]; then python3 -m venv "$judges/venv"; fi
 "$judges/venv/bin/pip" install --quiet numpy gguf==0.19.0
-[ -f "$judges/package.json" ] || echo '{"private": true, "type": "module"}' >"$judges/package.json"
-(cd "$judges" && npm install --silent --save-exact --ignore-scripts node-llama-cpp@3.21.1)
+../tools/judges.sh "$judges"
 cp ./*.mjs "$judges"
 
 python3 make_text.py >text.jsonl

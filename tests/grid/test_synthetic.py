@@ -76,3 +76,20 @@ def test_split_file_reads_as_one(tmp_path):
         assert done.returncode == 0, done.stderr
         dumps.append(Dump(path).raw)
     assert dumps[0] == dumps[1]
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q5_1", "F16"])
+def test_a_fast_model_is_the_same_every_time_and_runs(tmp_path, kind):
+    """--fast is what benchmarks use: pieces of one pool, which this size makes repeat."""
+    args = ["--fast", "--layers", "2", "--hidden", "1024", "--ffn", "4608", "--heads", "16", "--kv-heads", "4",
+            "--type", kind]
+    model, again = (conftest.make(name, *args) for name in ("fast.gguf", "fast-again.gguf"))
+    with open(model, "rb") as a, open(again, "rb") as b:
+        assert a.read() == b.read()
+    ids, logits = tmp_path / "ids", str(tmp_path / "logits")
+    ids.write_text("1 265 262 265")
+    done = grid.larql("run", model, "--ffn", "local", "--teacher", str(ids), "--logits-out", logits, "-q")
+    assert done.returncode == 0, done.stderr
+    dump = Dump(logits)
+    assert all(abs(v) < 1000 for i in range(4) for v in dump.row(i)), "activations run away"
+    assert dump.row(0) != dump.row(1)

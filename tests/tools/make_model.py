@@ -4,6 +4,11 @@
 make_model.py OUT.gguf --arch llama --layers 8 --hidden 6 --ffn 8 ...
 Standard library only. Block types (Q8_0, Q4_0, Q4_K, ...) get random blocks whose
 scales are small and finite. --split N writes OUT-0000K-of-0000N.gguf instead.
+
+--fast is for the models of benchmarks: gigabytes in seconds. A tensor is then pieces of
+one pool of random blocks, and the blocks of every type have the mean and the spread of
+a trained layer, so that no activation runs away over many layers:
+make_model.py OUT.gguf --fast --layers 4 --hidden 5120 --ffn 13824 --heads 40 --kv-heads 8 --type Q4_K
 """
 import argparse
 import array
@@ -20,6 +25,13 @@ TYPES = {
     "Q6_K": (14, 256, 210, (208,)),
 }
 ALIGN = 32
+# Of a block of random bits: its values' root mean square, scale 1 and centred, and what
+# its second scale must be times the first to be centred.
+SHAPE = {
+    "Q4_0": (4.6, 0), "Q4_1": (4.6, -7.5), "Q5_0": (9.2, 0), "Q5_1": (9.2, -15.5), "Q8_0": (74, 0),
+    "Q4_K": (258, 7.5), "Q5_K": (527, 15.5), "Q6_K": (1369, 0),
+}
+POOL_BYTES = 1 << 21
 
 
 def text(s):
@@ -45,8 +57,10 @@ def kv(key, kind, value):
 
 
 class Weights:
-    def __init__(self, seed):
+    def __init__(self, seed, fast):
         self.random = random.Random(seed)
+        self.fast = fast
+        self.pools = {}
 
     def floats(self, n, spread):
         r = self.random.random
@@ -63,11 +77,40 @@ class Weights:
             if kind == "F16":
                 return b"".join(struct.pack("<%de" % len(p), *p) for p in (values[i:i + 4096] for i in range(0, n, 4096)))
             return b"".join(struct.pack("<f", v)[2:] for v in values)
+        if self.fast:
+            return self.centred_blocks(kind, n // block_n, spread)
         blocks = bytearray(self.random.randbytes(n // block_n * block_bytes))
         for at in range(0, len(blocks), block_bytes):
             for s in scales:
                 struct.pack_into("<e", blocks, at + s, self.random.uniform(0.2, 1) * spread / 64)
         return bytes(blocks)
+
+    def centred_blocks(self, kind, blocks_n, spread):
+        _, _, block_bytes, scales = TYPES[kind]
+        rms, second = SHAPE[kind]
+        blocks = bytearray(self.random.randbytes(blocks_n * block_bytes))
+        for at in range(0, len(blocks), block_bytes):
+            first = self.random.uniform(0.7, 1.3) * spread / 3 ** 0.5 / rms
+            for s, times in zip(scales, (1, second)):
+                struct.pack_into("<e", blocks, at + s, first * times)
+        return bytes(blocks)
+
+    def pieces(self, kind, n, spread, centre):
+        """The bytes of n values, in pieces; --fast: of a pool, each from a random block of it."""
+        _, block_n, block_bytes, _ = TYPES[kind]
+        pool_blocks = POOL_BYTES // block_bytes
+        if not self.fast or n // block_n <= pool_blocks:
+            yield self.data(kind, n, spread, centre)
+            return
+        key = (kind, spread, centre)
+        if key not in self.pools:
+            self.pools[key] = memoryview(self.data(kind, pool_blocks * block_n, spread, centre))
+        left = n // block_n
+        while left:
+            start = self.random.randrange(pool_blocks)
+            take = min(left, pool_blocks - start)
+            yield self.pools[key][start * block_bytes:(start + take) * block_bytes]
+            left -= take
 
 
 def tokenizer(vocab_n):
@@ -151,7 +194,7 @@ def write(path, meta, list_of_tensors, weights):
         for name, dims, kind, spread, centre in list_of_tensors:
             n, size = size_of(kind, dims)
             fan_in = dims[0] if len(dims) > 1 else 1
-            f.write(weights.data(kind, n, spread * 3 / fan_in ** 0.5 if len(dims) > 1 else spread, centre))
+            f.writelines(weights.pieces(kind, n, spread * 3 / fan_in ** 0.5 if len(dims) > 1 else spread, centre))
             f.write(b"\0" * (pad(size) - size))
 
 
@@ -164,13 +207,14 @@ def main():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--type", default="F32", choices=list(TYPES))
     p.add_argument("--embed-type", choices=list(TYPES))
+    p.add_argument("--fast", action="store_true", help="for large files: weights repeat, other bytes than without it")
     p.add_argument("--untied", action="store_true")
     p.add_argument("--no-ffn", action="store_true", help="leave the FFN tensors out: what a client needs")
     p.add_argument("--rope-base", type=float, default=10000.0)
     p.add_argument("--rope-factor", type=float, default=0.0)
     o = p.parse_args()
     head_dim = o.head_dim or o.hidden // o.heads
-    weights = Weights(o.seed)
+    weights = Weights(o.seed, o.fast)
     every = tensors(o, head_dim)
     if o.split == 1:
         write(o.out, metadata(o, head_dim), every, weights)

@@ -236,6 +236,117 @@ START_TEST(full_queue_refuses_and_free_runs_every_done)
 }
 END_TEST
 
+/* ---- what joins, and in which order ---- */
+
+struct letter {
+    struct offload_task task;
+    char layer, *out; /* where the batches are written: "AA" "B" ... */
+    int room;         /* of the first: how many more may join */
+    int gate_fd;      /* >= 0: waits for a byte there */
+};
+
+static bool letter_joins(struct offload_task *first, const struct offload_task *t)
+{
+    struct letter *f = (struct letter *)first;
+    if (f->layer != ((const struct letter *)t)->layer || f->room == 0)
+        return false;
+    f->room--;
+    return true;
+}
+
+static void letter_run(struct offload_task *first, void *arg)
+{
+    char *out = arg, c;
+    out += strlen(out);
+    for (struct offload_task *t = first; t; t = t->next) {
+        *out++ = ((struct letter *)t)->layer;
+        if (((struct letter *)t)->gate_fd >= 0)
+            ck_assert_int_eq(read(((struct letter *)t)->gate_fd, &c, 1), 1);
+    }
+    *out++ = ' ';
+}
+
+static void letter_done(struct loop_msg *m)
+{
+    (void)m;
+}
+
+/* The head of the queue always goes next, however many of another layer wait: a stream
+ * of A never keeps B from its turn. */
+START_TEST(tasks_join_the_first_and_never_overtake_it)
+{
+    static const char queue[] = "GABAACABCxAx";
+    char ran[64] = "";
+    int pipe_fd[2];
+    ck_assert_int_eq(pipe(pipe_fd), 0);
+    struct loop *l = loop_new();
+    struct offload *o;
+    ck_assert_int_eq(offload_new(l, "test", 64, 64, ran, &o, NULL), LQ_OK);
+    struct letter s[sizeof queue - 1];
+    for (size_t i = 0; i < sizeof queue - 1; i++) {
+        s[i] = (struct letter){
+            .task = {.done.fn = letter_done, .run = letter_run, .joins = queue[i] == 'x' ? NULL : letter_joins},
+            .layer = queue[i],
+            .room = 3, /* of 5 A, 4 go together */
+            .gate_fd = i == 0 ? pipe_fd[0] : -1};
+        ck_assert_int_eq(offload_put(o, &s[i].task, NULL), LQ_OK);
+        uint64_t bytes;
+        while (i == 0 && offload_waiting_n(o, &bytes) > 0) /* until the thread has it */
+            usleep(100);
+    }
+    ck_assert(offload_is_busy(o));
+    ck_assert_int_eq(write(pipe_fd[1], "x", 1), 1);
+    while (offload_is_busy(o))
+        usleep(100);
+    ck_assert_str_eq(ran, "G AAAA BB CC x A x ");
+    offload_free(o);
+    loop_free(l);
+}
+END_TEST
+
+static void count_here(struct loop_msg *m)
+{
+    ++*((struct square *)m)->left;
+}
+
+static void where_run(struct offload_task *t, void *arg)
+{
+    *(pthread_t *)arg = pthread_self();
+    (void)t;
+}
+
+START_TEST(lone_small_task_runs_on_the_loops_thread)
+{
+    struct loop *l = loop_new();
+    struct offload *o;
+    pthread_t where;
+    int done = 0;
+    ck_assert_int_eq(offload_new(l, "test", 4, 64, &where, &o, NULL), LQ_OK);
+    struct square s[3], first = {.task = {.done.fn = count_here, .run = where_run}, .left = &done};
+    uint64_t bytes;
+    for (int i = 0; i < 3; i++)
+        s[i] = (struct square){.task = {.done.fn = count_here, .run = where_run, .small = i < 2}, .left = &done};
+    /* Once round, so that the thread has started and waits: before, it may take a small one too. */
+    ck_assert_int_eq(offload_put(o, &first.task, NULL), LQ_OK);
+    while (offload_waiting_n(o, &bytes) > 0 || offload_is_busy(o))
+        usleep(100);
+    ck_assert_int_eq(offload_queue(o, &s[0].task, NULL), LQ_OK);
+    ck_assert(offload_start(o));
+    ck_assert_int_eq(done, 1);
+    ck_assert(pthread_equal(where, pthread_self()));
+    ck_assert(!offload_start(o));                                /* nothing waits */
+    ck_assert_int_eq(offload_queue(o, &s[1].task, NULL), LQ_OK); /* two: the thread's */
+    ck_assert_int_eq(offload_queue(o, &s[2].task, NULL), LQ_OK);
+    ck_assert(!offload_start(o));
+    while (offload_waiting_n(o, &bytes) > 0 || offload_is_busy(o))
+        usleep(100);
+    ck_assert(!pthread_equal(where, pthread_self()));
+    offload_free(o);
+    loop_free(l);
+    ck_assert_int_eq(done, 4);
+}
+END_TEST
+
 static void later_count(void *arg)
 {
     ++*(int *)arg;
@@ -279,6 +390,8 @@ int main(void)
     tcase_add_test(t, metrics_print_as_prometheus_reads);
     tcase_add_test(t, tasks_run_beside_the_loop_and_come_back);
     tcase_add_test(t, full_queue_refuses_and_free_runs_every_done);
+    tcase_add_test(t, tasks_join_the_first_and_never_overtake_it);
+    tcase_add_test(t, lone_small_task_runs_on_the_loops_thread);
     tcase_add_test(t, later_runs_after_the_turn);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -2,6 +2,7 @@
  * All of it in forked tests only: BLIS and threads must not exist before a fork. */
 #include <float.h>
 #include <math.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,65 @@ START_TEST(pool_runs_each_item_once)
             }
         pool_free(p);
     }
+}
+END_TEST
+
+/* One item a thread, and none ends before all have begun: so each has got one. */
+struct meeting {
+    _Atomic size_t here_n;
+    size_t threads_n;
+    size_t item_of[64];
+    int cpu_of[64]; /* -1: may run on several */
+};
+
+static void meet(void *arg, size_t first, size_t end, size_t thread)
+{
+    struct meeting *m = arg;
+    ck_assert_uint_eq(end, first + 1);
+    m->item_of[thread] = first;
+    cpu_set_t set;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    m->cpu_of[thread] = CPU_COUNT(&set) == 1 ? sched_getcpu() : -1;
+    atomic_fetch_add(&m->here_n, 1);
+    while (atomic_load(&m->here_n) < m->threads_n)
+        sched_yield();
+}
+
+START_TEST(pool_gives_each_thread_its_own_share_first)
+{
+    for (size_t n = 2; n <= 5; n++) {
+        struct pool *p = pool_new(n);
+        ck_assert_ptr_nonnull(p);
+        for (int turn = 0; turn < 20; turn++) {
+            struct meeting m = {.threads_n = n};
+            pool_run(p, n, 1, meet, &m);
+            for (size_t i = 0; i < n; i++)
+                ck_assert_uint_eq(m.item_of[i], i);
+        }
+        pool_free(p);
+    }
+}
+END_TEST
+
+START_TEST(pinned_threads_have_a_cpu_each)
+{
+    cpu_set_t allowed;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    size_t n = (size_t)CPU_COUNT(&allowed) < 64 ? (size_t)CPU_COUNT(&allowed) : 64;
+    struct lq_fault fault;
+    struct pool *p = pool_new((size_t)CPU_COUNT(&allowed) + 1);
+    ck_assert_int_eq(pool_pin(p, pthread_self(), &fault), LQ_USAGE);
+    pool_free(p);
+    p = pool_new(n);
+    ck_assert_int_eq(pool_pin(p, pthread_self(), &fault), LQ_OK);
+    struct meeting m = {.threads_n = n};
+    pool_run(p, n, 1, meet, &m);
+    for (size_t i = 0; i < n && n > 1; i++) {
+        ck_assert_int_ge(m.cpu_of[i], 0);
+        for (size_t k = 0; k < i; k++)
+            ck_assert_int_ne(m.cpu_of[i], m.cpu_of[k]);
+    }
+    pool_free(p);
 }
 END_TEST
 
@@ -233,6 +293,8 @@ int main(void)
     TCase *t = tcase_create("compute");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, pool_runs_each_item_once);
+    tcase_add_test(t, pool_gives_each_thread_its_own_share_first);
+    tcase_add_test(t, pinned_threads_have_a_cpu_each);
     tcase_add_test(t, blis_configuration_fits_the_cpu);
     tcase_add_test(t, refused_blis_configuration_is_an_error);
     tcase_add_loop_test(t, product_equals_a_plain_loop, 0, sizeof shapes / sizeof *shapes);

@@ -187,6 +187,57 @@ START_TEST(simd_equals_scalar_on_every_length)
 }
 END_TEST
 
+/* Around every tie of i8, a few steps of f32 to both sides, for scales of all sizes: where a
+ * product with the reciprocal would round the wrong way. */
+START_TEST(i8_ties_round_as_the_division)
+{
+    enum { STEPS_N = 9, N = 1 + 127 * STEPS_N };
+    struct codec_ops ops;
+    static float x[N];
+    static uint8_t got[8 + N], want[8 + N];
+    uint32_t seed = 99;
+    if (!path_init(_i, &ops))
+        return;
+    for (int e = -149; e <= 120; e++) {
+        for (int round = 0; round < 6; round++) {
+            seed = seed * 1664525u + 1013904223u;
+            float most = ldexpf(1.0f + (float)(seed >> 9) * 0x1p-23f, e), scale = most / 127.0f;
+            x[0] = most;
+            for (int k = 0; k < 127; k++) {
+                float at = ((float)k + 0.5f) * scale;
+                for (int step = 0; step < STEPS_N / 2; step++)
+                    at = nextafterf(at, 0.0f);
+                for (int step = 0; step < STEPS_N; step++, at = nextafterf(at, INFINITY))
+                    x[1 + k * STEPS_N + step] = (k ^ step) & 1 ? -at : at;
+            }
+            ops.i8_encode_row(x, N, got);
+            codec_ref.i8_encode_row(x, N, want);
+            ck_assert_msg(memcmp(got, want, sizeof got) == 0, "greatest value %a", (double)most);
+        }
+    }
+}
+END_TEST
+
+/* One value that saturates, in any place among many that do not. */
+START_TEST(f16_counts_a_single_saturation)
+{
+    enum { N = 200 };
+    struct codec_ops ops;
+    float x[N];
+    uint8_t got[2 * N], want[2 * N];
+    if (!path_init(_i, &ops))
+        return;
+    for (size_t at = 0; at < N; at++) {
+        for (size_t i = 0; i < N; i++)
+            x[i] = (float)i * -327.0f;
+        x[at] = at & 1 ? -65505.0f : FLT_MAX;
+        ck_assert_uint_eq(ops.f16_encode(x, N, got), 1);
+        ck_assert_uint_eq(codec_ref.f16_encode(x, N, want), 1);
+        ck_assert_msg(memcmp(got, want, sizeof got) == 0, "at %zu", at);
+    }
+}
+END_TEST
+
 START_TEST(every_half_decodes_and_encodes_back)
 {
     struct codec_ops ops;
@@ -252,6 +303,8 @@ int main(void)
     tcase_add_loop_test(t, f16_golden_scalars, 0, PATHS_N);
     tcase_add_loop_test(t, i8_golden_rows, 0, PATHS_N);
     tcase_add_loop_test(t, simd_equals_scalar_on_every_length, 0, PATHS_N);
+    tcase_add_loop_test(t, i8_ties_round_as_the_division, 0, PATHS_N);
+    tcase_add_loop_test(t, f16_counts_a_single_saturation, 0, PATHS_N);
     tcase_add_loop_test(t, every_half_decodes_and_encodes_back, 0, PATHS_N);
     tcase_add_test(t, f16_encode_rounds_to_nearest_even);
     suite_add_tcase(s, t);

@@ -1,0 +1,69 @@
+#!/usr/bin/python3
+"""run.py BUILD BENCH...: runs bench programs, prints one table, writes BUILD/bench.json.
+
+A missed bar is shown and counted; only a program that could not measure fails the run,
+or any missed bar with BENCH_STRICT=1.
+"""
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+
+def first_line(*command):
+    if not shutil.which(command[0], path=os.environ.get("PATH", "") + ":/usr/sbin"):
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"})
+    text = (done.stdout + done.stderr).strip()
+    return text.splitlines()[0] if text else None
+
+
+def machine():
+    cpu = None
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "cpu": cpu,
+            "cpus": len(os.sched_getaffinity(0)), "kernel": platform.release(),
+            "compiler": first_line(os.environ.get("CC") or "cc", "--version"), "nginx": first_line("nginx", "-v"),
+            "haproxy": first_line("haproxy", "-v")}
+
+
+def main():
+    build, names = sys.argv[1], sys.argv[2:]
+    rows, failed = [], []
+    for name in names:
+        print(f"== {name}", flush=True)
+        done = subprocess.run([os.path.join(build, "bench", name), "--json"], stdout=subprocess.PIPE, text=True, check=False)
+        try:
+            new = json.loads(done.stdout or "[]")
+        except ValueError:
+            new = []
+            failed.append(f"{name}: no JSON on stdout")
+        if done.returncode != 0 or not new:
+            failed.append(f"{name}: exit status {done.returncode}, {len(new)} rows")
+        for r in new:
+            sign = {"lower": "<=", "higher": ">="}[r["better"]]
+            bar = f"{sign} {r['bar']:g}" if r["bar"] is not None else ""
+            mark = "" if r["bar"] is None else "ok" if r["ok"] else "MISSED"
+            print(f"  {r['case']:<48.48} {r['value']:>10.4g} {r['unit']:<6} {bar:<9} {mark:<6} {r['note']}", flush=True)
+        rows += new
+    missed = [r for r in rows if r["bar"] is not None and not r["ok"]]
+    path = os.path.join(build, "bench.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"machine": machine(), "rows": rows, "failed": failed}, f, indent=1)
+        f.write("\n")
+    print(f"{len(rows)} rows in {path}; {len(missed)} of {sum(r['bar'] is not None for r in rows)} bars missed")
+    for why in failed:
+        print(f"FAILED: {why}", file=sys.stderr)
+    return 1 if failed or (missed and os.environ.get("BENCH_STRICT") == "1") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
