@@ -78,19 +78,32 @@ void serve_ready(const struct http_server *s)
     fflush(stdout);
 }
 
+static bool rest_has_ended(const struct serve_drain *d)
+{
+    for (const struct serve_drain *n = d->next; n; n = n->next)
+        if (!n->ended)
+            return false;
+    return true;
+}
+
 static void on_drain_poll(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct serve_drain *d = arg;
     size_t left_n = http_server_connections_n(d->server);
-    if (left_n == 0 || clock_us() >= d->until_us) {
+    if (!d->ended && (left_n == 0 || clock_us() >= d->until_us)) {
         log_info("drain_end connections=%zu", left_n);
+        d->ended = true;
+    }
+    if (d->ended && rest_has_ended(d)) { /* who gets the signals goes last */
         loop_stop(d->loop);
         return;
     }
     struct timeval tv = {.tv_usec = DRAIN_POLL_MS * 1000};
-    if (event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_drain_poll, d, &tv) != 0)
+    if (event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_drain_poll, d, &tv) != 0) {
+        d->ended = true;
         loop_stop(d->loop); /* out of memory: nothing better than to end now */
+    }
 }
 
 static void begin(struct serve_drain *d)

@@ -29,7 +29,8 @@ void serve_ready(const struct http_server *s);
 
 /* The first SIGTERM or SIGINT sets *draining, stops accepting, and stops the loop
  * when the last connection has ended or after drain_ms; the second exits. With several
- * loops the one that gets the signals tells those in `next`, each on its own thread. */
+ * loops the one that gets the signals tells those in `next`, each on its own thread, and
+ * stops last: until then it hears the second. */
 struct serve_drain {
     struct loop_msg told; /* first */
     struct serve_drain *next;
@@ -37,6 +38,7 @@ struct serve_drain {
     struct http_server *server;
     bool *draining;
     uint64_t drain_ms, until_us;
+    _Atomic bool ended;
 };
 /* Begins it on d's own loop; from any thread, once. */
 void serve_drain_tell(struct serve_drain *d);

@@ -136,8 +136,10 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
     if (!rc)
         loop_run(crew->routers->loop);
     for (size_t i = 1; i < crew->routers_n && crew->routers[i].has_thread; i++) {
-        if (rc)
+        if (rc) {
+            drains[i].next = NULL; /* it may have no thread to end it */
             serve_drain_tell(&drains[i]);
+        }
         (void)pthread_join(crew->routers[i].thread, NULL);
     }
     return rc;
