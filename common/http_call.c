@@ -96,19 +96,16 @@ static bool is_line_part(const char *s)
 
 static bool write_head(struct http_call *c, const struct http_call_opts *o)
 {
-    char end[80];
+    char text[HTTP_DECIMAL_CHARS];
     uint64_t length = o->streamed ? o->stream_length : o->body ? evbuffer_get_length(o->body) : 0;
+    bool sized = o->body || o->streamed || strcmp(o->method, "POST") == 0;
     c->chunked = o->streamed && length == HTTP_LENGTH_UNKNOWN;
     c->stream_left = length;
-    if (c->chunked)
-        snprintf(end, sizeof end, "Transfer-Encoding: chunked\r\n\r\n");
-    else if (o->body || o->streamed || strcmp(o->method, "POST") == 0)
-        snprintf(end, sizeof end, "Content-Length: %" PRIu64 "\r\n\r\n", length);
-    else
-        snprintf(end, sizeof end, "\r\n");
-    return evbuffer_add_printf(c->head, "%s %s HTTP/1.1\r\nHost: %s\r\n", o->method, o->path,
-                               c->pool->host_header) > 0 &&
-           http_headers_write(o->headers, end, c->head);
+    const char *const begin[] = {o->method, " ", o->path, " HTTP/1.1\r\nHost: ", c->pool->host_header, "\r\n", NULL};
+    const char *const chunked_end[] = {"Transfer-Encoding: chunked\r\n\r\n", NULL};
+    const char *const sized_end[] = {"Content-Length: ", http_decimal(length, text), "\r\n\r\n", NULL};
+    const char *const bare_end[] = {"\r\n", NULL};
+    return http_head_write(begin, o->headers, c->chunked ? chunked_end : sized ? sized_end : bare_end, c->head);
 }
 
 static bool arm_deadline(struct http_call *c, uint64_t ms)

@@ -12,7 +12,6 @@
  *
  * Bodies are moved between evbuffers by reference; no float is decoded here. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -228,10 +227,8 @@ struct http_headers *flow_shard_headers(struct http_req *r, uint64_t deadline_us
 {
     const struct http_headers *from = http_req_headers(r);
     struct http_headers *h = http_headers_new();
-    char left[32];
-    snprintf(left, sizeof left, "%" PRIu64, flow_ms_left(deadline_us));
-    bool ok =
-        h && http_headers_add(h, "X-Request-Id", http_req_id(r)) && http_headers_add(h, "X-Larql-Deadline-Ms", left);
+    bool ok = h && http_headers_add(h, "X-Request-Id", http_req_id(r)) &&
+              http_headers_add_u64(h, "X-Larql-Deadline-Ms", flow_ms_left(deadline_us));
     for (size_t i = 0; i < http_headers_n(from) && ok; i++) {
         const char *name, *value;
         http_headers_at(from, i, &name, &value);
