@@ -37,6 +37,8 @@ const char *http_headers_get(const struct http_headers *h, const char *name);
  * a list that does not fit is cut at the last whole line. */
 const char *http_headers_join(const struct http_headers *h, const char *name, char *buf, size_t buf_n);
 size_t http_headers_n(const struct http_headers *h);
+/* Adds from's line i. */
+bool http_headers_copy(struct http_headers *to, const struct http_headers *from, size_t i) LQ_MUST_CHECK;
 void http_headers_at(const struct http_headers *h, size_t i, const char **name, const char **value);
 
 /* ---- server ---------------------------------------------------------- */

@@ -135,13 +135,16 @@ enum lq_err http_call_start(struct http_pool *p, const struct http_call_opts *o,
     c->in = evbuffer_new();
     c->pending = o->streamed ? evbuffer_new() : NULL;
     c->timer = evtimer_new(p->base, on_timer, c);
-    if (!c->head || !c->in || (o->streamed && !c->pending) || !c->timer || !write_head(c, o) ||
-        !arm_deadline(c, o->deadline_ms)) {
+    if (!c->head || !c->in || (o->streamed && !c->pending) || !c->timer || !write_head(c, o)) {
         call_free(c);
         return lq_fail(fault, LQ_NOMEM, "out of memory for a call");
     }
+    pool_assign(p, c, false); /* which ends nothing at once; the peer works while the rest is done */
+    if (!arm_deadline(c, o->deadline_ms)) {
+        http_call_cancel(c);
+        return lq_fail(fault, LQ_NOMEM, "out of memory for a call");
+    }
     *out = c;
-    pool_assign(p, c, false);
     return LQ_OK;
 }
 

@@ -80,19 +80,41 @@ bool http_is_token(const char *s, size_t n)
     return n > 0;
 }
 
-static bool is_value(const char *s, size_t n)
+/* Eight bytes at once, in the way of "is there a zero byte": exact for a whole word. */
+static bool has_control(uint64_t x)
 {
-    for (size_t i = 0; i < n; i++)
-        if (((unsigned char)s[i] < 0x20 && s[i] != '\t') || s[i] == 0x7f)
-            return false;
-    return true;
+    const uint64_t ones = 0x0101010101010101, tops = 0x8080808080808080;
+    uint64_t del = x ^ 0x7f * ones;
+    return (((x - 0x20 * ones) & ~x) | ((del - ones) & ~del)) & tops;
 }
 
-enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t name_n, const char *value,
-                               size_t value_n)
+size_t http_text_n(const void *text, size_t n)
 {
-    if (!http_is_token(name, name_n) || !is_value(value, value_n))
-        return LQ_BAD_FRAMING;
+    const unsigned char *s = text;
+    size_t i = 0;
+    for (uint64_t x; i + sizeof x <= n; i += sizeof x) {
+        memcpy(&x, s + i, sizeof x);
+        if (has_control(x))
+            break;
+    }
+    while (i < n && s[i] >= 0x20 && s[i] != 0x7f)
+        i++;
+    return i;
+}
+
+static bool is_value(const char *s, size_t n)
+{
+    size_t i = http_text_n(s, n);
+    while (i < n && s[i] == '\t') {
+        i++;
+        i += http_text_n(s + i, n - i);
+    }
+    return i == n;
+}
+
+/* Of a line that is known to be fit. */
+static enum lq_err append(struct http_headers *h, const char *name, size_t name_n, const char *value, size_t value_n)
+{
     if (h->n == HTTP_HEADERS_MAX)
         return LQ_BIG_HEADERS;
     if (h->n == h->cap && !grow(h))
@@ -104,11 +126,22 @@ enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t 
     p[name_n] = '\0';
     memcpy(p + name_n + 1, value, value_n);
     p[name_n + 1 + value_n] = '\0';
-    h->at[h->n].name = p;
-    h->at[h->n].name_n = name_n;
-    h->at[h->n].value = p + name_n + 1;
-    h->at[h->n++].value_n = value_n;
+    h->at[h->n++] = (struct line){.name = p, .value = p + name_n + 1, .name_n = name_n, .value_n = value_n};
     return LQ_OK;
+}
+
+enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t name_n, const char *value,
+                               size_t value_n)
+{
+    if (!http_is_token(name, name_n) || !is_value(value, value_n))
+        return LQ_BAD_FRAMING;
+    return append(h, name, name_n, value, value_n);
+}
+
+bool http_headers_copy(struct http_headers *to, const struct http_headers *from, size_t i)
+{
+    const struct line *l = &from->at[i];
+    return append(to, l->name, l->name_n, l->value, l->value_n) == LQ_OK;
 }
 
 bool http_headers_add(struct http_headers *h, const char *name, const char *value)

@@ -153,12 +153,10 @@ static const char *wrong_beginning(const struct http_parse *p, unsigned char c)
  * pass: LF without CR, folded lines, control bytes, a line that begins with ':'. */
 static enum lq_err scan(struct http_parse *p, const unsigned char *s, size_t n, size_t *end, struct lq_fault *fault)
 {
-    static const bool plain[256] = {[' ' + 1 ... ':' - 1] = true, [':' + 1 ... 0x7e] = true};
     *end = 0;
     for (size_t i = p->scanned_n; i < n; i++) {
-        if (i > p->line_at && s[i - 1] != '\r')
-            while (i < n && plain[s[i]]) /* most bytes */
-                i++;
+        if (i > p->line_at && s[i - 1] != '\r') /* most bytes; ' ' and ':' matter only where a line begins */
+            i += http_text_n(s + i, n - i);
         if (i == n)
             break;
         unsigned char c = s[i];

@@ -66,6 +66,8 @@ const char *http_decimal(uint64_t v, char text[HTTP_DECIMAL_CHARS]);
 bool http_head_write(const char *const *begin, const struct http_headers *h, const char *const *end,
                      struct evbuffer *out) LQ_MUST_CHECK;
 bool http_is_token(const char *s, size_t n);
+/* How many bytes at the front of text are no control bytes. */
+size_t http_text_n(const void *text, size_t n);
 
 /* The peer closed. True: that is the end of this message. */
 bool http_parse_eof(struct http_parse *p);

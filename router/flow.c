@@ -102,7 +102,7 @@ static void on_head(struct http_call *c, int status, const struct http_headers *
     for (size_t i = 0; i < http_headers_n(h) && f->head; i++) {
         const char *name, *value;
         http_headers_at(h, i, &name, &value);
-        if (is_relayed(name) && !http_headers_add(f->head, name, value)) {
+        if (is_relayed(name) && !http_headers_copy(f->head, h, i)) {
             http_headers_free(f->head); /* out of memory: on_answer_end says so */
             f->head = NULL;
         }
@@ -233,7 +233,7 @@ struct http_headers *flow_shard_headers(struct http_req *r, uint64_t deadline_us
         const char *name, *value;
         http_headers_at(from, i, &name, &value);
         if (strcasecmp(name, "Content-Type") == 0 || strcasecmp(name, "Accept") == 0)
-            ok = http_headers_add(h, name, value);
+            ok = http_headers_copy(h, from, i);
     }
     if (ok)
         return h;
