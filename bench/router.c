@@ -21,8 +21,8 @@ enum {
 };
 
 enum who { DIRECT, FORWARDER, NGINX, HAPROXY, LARQL, LARQL_UNIX, BUSY_FORWARDER, LARQL_BUSY, WHO_N };
-static const char *const name[WHO_N] = {"direct",     "forwarder",      "nginx",        "haproxy",
-                                        "larql",      "larql, unix",    "busy forwarder", "larql, busy"};
+static const char *const name[WHO_N] = {"direct", "forwarder",   "nginx",          "haproxy",
+                                        "larql",  "larql, unix", "busy forwarder", "larql, busy"};
 
 static bool json;
 static unsigned results_n;

@@ -224,9 +224,10 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
     po.connect_timeout_ms = (uint32_t)f->opts.connect_ms;
     if (f->opts.wire > LQ_FFN_WIRE_I8 || f->opts.deadline_ms == 0 || f->opts.deadline_ms > 86400000 ||
         f->opts.connect_ms == 0 || f->opts.connect_ms > 86400000 || f->opts.busy_poll_us > SPIN_US_MAX)
-        rc = say(why, LQ_FFN_USAGE, "options out of range: wire %d, deadline_ms %" PRIu64 ", connect_ms %" PRIu64
-                 ", busy_poll_us %" PRIu64, (int)f->opts.wire, f->opts.deadline_ms, f->opts.connect_ms,
-                 f->opts.busy_poll_us);
+        rc = say(why, LQ_FFN_USAGE,
+                 "options out of range: wire %d, deadline_ms %" PRIu64 ", connect_ms %" PRIu64
+                 ", busy_poll_us %" PRIu64,
+                 (int)f->opts.wire, f->opts.deadline_ms, f->opts.connect_ms, f->opts.busy_poll_us);
     else if (cpu_allowed(&cpu, &fault) != LQ_OK || http_pool_new(f->base, url, &po, &f->pool, &fault) != LQ_OK)
         rc = say(why, fault.code == LQ_NOMEM ? LQ_FFN_NOMEM : LQ_FFN_USAGE, "%s", fault.text);
     else

@@ -150,7 +150,7 @@ void http_pool_opts_init(struct http_pool_opts *o);
  * naming it. A trailing slash is ignored. Names are resolved without blocking. */
 enum lq_err http_pool_new(struct event_base *base, const char *url, const struct http_pool_opts *o,
                           struct http_pool **out, struct lq_fault *fault) LQ_MUST_CHECK;
-const char *http_pool_url(const struct http_pool *p); /* without the trailing slash */
+const char *http_pool_url(const struct http_pool *p);     /* without the trailing slash */
 uint32_t http_pool_inflight_n(const struct http_pool *p); /* from any thread */
 /* Open calls end with LQ_CANCELLED (their on_end runs). */
 void http_pool_free(struct http_pool *p);

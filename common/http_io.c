@@ -13,7 +13,7 @@
 #include "common/clock.h"
 
 enum {
-    CHAIN_BYTES = 64,                          /* what evbuffer adds, before it rounds up to a power of 2 */
+    CHAIN_BYTES = 64,                     /* what evbuffer adds, before it rounds up to a power of 2 */
     READ_BYTES = 64 * 1024 - CHAIN_BYTES, /* head and body of most messages, in one read */
 };
 

@@ -207,8 +207,8 @@ static bool connection_says(const struct http_headers *h, const char *word)
 static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
 {
     const struct http_headers *h = p->headers;
-    size_t lengths_n = http_headers_count(h, "Content-Length"), codings_n = http_headers_count(h, "Transfer-Encoding"),
-           hosts_n = http_headers_count(h, "Host");
+    size_t lengths_n = http_headers_count(h, "Content-Length"),
+           codings_n = http_headers_count(h, "Transfer-Encoding"), hosts_n = http_headers_count(h, "Host");
     if (p->ll.http_major != 1 || p->ll.http_minor > 1)
         return bad(fault, "only HTTP/1.0 and 1.1 are spoken here");
     if (!p->is_request && p->status < 100)

@@ -256,8 +256,8 @@ static bool write_head(struct conn *c, const struct head *h)
                                  NULL};
     bool sized = h->length != HTTP_LENGTH_UNKNOWN && h->status != 204; /* RFC 9110, 8.6: a 204 has none */
     const char *const chunked_end[] = {"Transfer-Encoding: chunked\r\n", connection, "\r\n", NULL};
-    const char *const sized_end[] = {"Content-Length: ", http_decimal(h->length, length), "\r\n", connection, "\r\n",
-                                     NULL};
+    const char *const sized_end[] = {
+        "Content-Length: ", http_decimal(h->length, length), "\r\n", connection, "\r\n", NULL};
     const char *const bare_end[] = {connection, "\r\n", NULL};
     return http_head_write(begin, h->headers, h->chunked ? chunked_end : sized ? sized_end : bare_end, c->io.out);
 }

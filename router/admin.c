@@ -113,10 +113,10 @@ static void answer_models(void *arg, struct http_req *r)
     const struct link *l = known_link(rt);
     json_t *data = json_array();
     if (l)
-        json_array_append_new(data,
-                              json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
-                                        (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->crew->start_us) / 1000000)),
-                                        "owned_by", "larql-grid"));
+        json_array_append_new(
+            data, json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
+                            (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->crew->start_us) / 1000000)),
+                            "owned_by", "larql-grid"));
     http_front_json_new(r, 200, json_pack("{ss,so}", "object", "list", "data", data));
 }
 
@@ -124,9 +124,9 @@ static json_t *replica(const struct link *l)
 {
     struct shard_view *v = l->view;
     enum link_state state = v->state;
-    json_t *o = json_pack("{ss,ss,si,sf,sI}", "url", l->url, "state", link_state_name(state), "in_flight",
-                          (int)inflight_n(l), "latency_ms", v->latency_us / 1000.0, "answers",
-                          (json_int_t)v->answers_n);
+    json_t *o =
+        json_pack("{ss,ss,si,sf,sI}", "url", l->url, "state", link_state_name(state), "in_flight", (int)inflight_n(l),
+                  "latency_ms", v->latency_us / 1000.0, "answers", (json_int_t)v->answers_n);
     if (o && state == LINK_DOWN) {
         pthread_mutex_lock(&v->mu);
         json_object_set_new(o, "why", json_stringn_nocheck(v->why, strlen(v->why)));

@@ -14,7 +14,8 @@
 
 enum { EXIT_USAGE = 2, THREADS_MAX = 256, JSON_TASKS_MAX = 256, JSON_BYTES_MAX = 256 << 20 };
 
-static enum opt_result read_options(struct serve_opts *o, const char **shards, int64_t *threads, int argc, char **argv)
+static enum opt_result read_options(struct serve_opts *o, const char **shards, int64_t *threads, int argc,
+                                    char **argv)
 {
     enum { OWN_N = 2 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {

@@ -55,7 +55,7 @@ struct router {
     struct loop *loop;
     struct http_server *server;
     struct offload *json_thread; /* JSON over JSON_ON_LOOP_BYTES_MAX is parsed there */
-    struct router_metrics m; /* the crew's series; the books' served_n is this loop's */
+    struct router_metrics m;     /* the crew's series; the books' served_n is this loop's */
     uint64_t body_max, json_max, deadline_ms;
     bool draining;
 };

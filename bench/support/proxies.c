@@ -58,8 +58,8 @@ struct proxy proxy_larql(const char *shard, unsigned threads, unsigned busy_poll
     snprintf(map, sizeof map, "0-7=%s", shard);
     snprintf(threads_text, sizeof threads_text, "%u", threads);
     snprintf(busy_text, sizeof busy_text, "%u", busy_poll_us);
-    char *argv[] = {path,        "--shards",   map,           "--port",  "0", "--log-level", "warn",
-                    "--threads", threads_text, "--busy-poll", busy_text, NULL};
+    char *argv[] = {path,   "--shards",  map,          "--port",      "0",       "--log-level",
+                    "warn", "--threads", threads_text, "--busy-poll", busy_text, NULL};
     pid_t pid = peer_start(argv, true, &port);
     return (struct proxy){pid, load_tcp(port)};
 }
