@@ -29,6 +29,9 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
         {"seed", 0, OPT_INT, "N", NULL, "seed of the sampling: the same gives the same text (default 0)", 0, 9e15,
          &o->seed},
         {"threads", 't', OPT_INT, "N", NULL, "threads for attention, 0: all CPUs (default 0)", 0, 1024, &o->threads},
+        {"activations", 0, OPT_TEXT, "8|16|f32", NULL,
+         "what quantised weights are multiplied with here: digits of 8 or 16 bit, or f32 (default 16)", 0, 0,
+         &o->activations},
         {"context", 0, OPT_INT, "N", NULL, "tokens of the KV cache (default: prompt and --tokens)", 1, 1 << 24,
          &o->context},
         {"chunk", 0, OPT_INT, "N", NULL, "tokens of the prompt that go through at once (default 256)", 1, 4096,
@@ -78,7 +81,7 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
 int cmd_run(int argc, char **argv)
 {
     struct run_options o = {
-        .ffn = "http://127.0.0.1:9090", .tokens = 64, .chunk = 256, .top_p = 1.0, .deadline_ms = 30000};
+        .ffn = "http://127.0.0.1:9090", .tokens = 64, .chunk = 256, .top_p = 1.0, .deadline_ms = 30000, .activations = "16"};
     enum opt_result parsed = read_options(&o, argc, argv);
     if (parsed != OPT_RUN)
         return parsed == OPT_EXIT_OK ? EXIT_SUCCESS : CMD_EXIT_USAGE;

@@ -98,7 +98,10 @@ static int open_model(struct run *r)
 {
     struct lq_fault fault;
     bool here = strcmp(r->o->ffn, "local") == 0;
-    enum lq_err rc = gguf_open(r->o->model_path, &r->gguf, &fault);
+    enum mat_activations activations;
+    enum lq_err rc = mat_activations_read(r->o->activations, &activations, &fault);
+    if (!rc)
+        rc = gguf_open(r->o->model_path, &r->gguf, &fault);
     if (!rc)
         rc = arch_read(r->gguf, &r->arch, &fault);
     if (!rc)
@@ -110,7 +113,7 @@ static int open_model(struct run *r)
     size_t wide = r->arch.heads_n * (size_t)r->arch.head_dim;
     wide = r->arch.hidden_n > wide ? r->arch.hidden_n : wide;
     wide = here && r->arch.ffn_n > wide ? r->arch.ffn_n : wide;
-    rc = compute_new((size_t)r->o->threads, wide, &r->compute, &fault);
+    rc = compute_new((size_t)r->o->threads, wide, activations, &r->compute, &fault);
     if (rc)
         return fail(code_of(rc), fault.text);
     if (!here)

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ACT_GRAIN = 4096 };
-
 struct layer {
     struct mat gate, up, down;
 };
@@ -107,35 +105,16 @@ size_t ffn_scratch_floats(const struct ffn *f, size_t seq_n)
     return 2 * (size_t)f->ffn_n * (seq_n < FFN_CHUNK_ROWS ? seq_n : FFN_CHUNK_ROWS);
 }
 
-struct activation {
-    const struct kern_ops *kern;
-    enum arch_act act;
-    float *gate;
-    const float *up;
-};
-
-static void activate(void *arg, size_t first, size_t end, size_t thread)
-{
-    (void)thread;
-    const struct activation *a = arg;
-    if (a->act == ARCH_SILU)
-        a->kern->silu_mul(a->gate + first, a->up + first, end - first);
-    else
-        a->kern->gelu_tanh_mul(a->gate + first, a->up + first, end - first);
-}
-
 void ffn_forward(const struct ffn *f, struct compute *c, uint32_t layer, const float *x, size_t seq_n, float *scratch,
                  float *out)
 {
     const struct layer *l = &f->layers[layer - f->first];
+    const struct kern_ops *kern = compute_kern(c);
     for (size_t row = 0; row < seq_n; row += FFN_CHUNK_ROWS) {
         size_t n = seq_n - row < FFN_CHUNK_ROWS ? seq_n - row : FFN_CHUNK_ROWS;
-        float *gate = scratch, *up = scratch + n * f->ffn_n;
-        mat_mul(c, &l->gate, x + row * f->hidden_n, n, gate);
-        mat_mul(c, &l->up, x + row * f->hidden_n, n, up);
-        struct activation a = {compute_kern(c), f->act, gate, up};
-        pool_run(compute_pool(c), n * f->ffn_n, ACT_GRAIN, activate, &a);
-        mat_mul(c, &l->down, gate, n, out + row * f->hidden_n);
+        mat_gate_up(c, &l->gate, &l->up, f->act == ARCH_SILU ? kern->silu_mul : kern->gelu_tanh_mul,
+                    x + row * f->hidden_n, n, scratch + n * f->ffn_n, scratch);
+        mat_mul(c, &l->down, scratch, n, out + row * f->hidden_n);
     }
 }
 

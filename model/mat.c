@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/gemm_blis.h"
 #include "proto/bytes.h"
@@ -12,18 +13,36 @@
 enum {
     TILE_ROWS = 64, /* rows of W that one BLIS call takes: fixed, so results never depend on threads */
     DOT_GRAIN = 16, /* rows of W a thread takes at once */
+    Q_ROWS = 64,    /* rows of x whose digits are held at once */
     CACHE_LINE = 64,
+    ACT_GRAIN = 4096,
 };
+
+const char *const mat_activations_name[MAT_ACTIVATIONS_N] = {[MAT_F32] = "f32", [MAT_8] = "8", [MAT_16] = "16"};
+
+enum lq_err mat_activations_read(const char *word, enum mat_activations *out, struct lq_fault *fault)
+{
+    for (int a = 0; a < MAT_ACTIVATIONS_N; a++)
+        if (strcmp(word, mat_activations_name[a]) == 0) {
+            *out = (enum mat_activations)a;
+            return LQ_OK;
+        }
+    return lq_fail(fault, LQ_USAGE, "--activations %.32s: use 8, 16 or f32", word);
+}
 
 struct compute {
     struct kern_ops kern;
+    struct kern_q_ops kern_q;
+    enum mat_activations activations;
+    struct kern_q_x *digits; /* Q_ROWS rows; NULL with f32 */
     struct pool *pool;
     float *scratch; /* one of scratch_n floats a thread */
     size_t scratch_n;
     char text[96];
 };
 
-enum lq_err compute_new(size_t threads_n, size_t cols_max, struct compute **out, struct lq_fault *fault)
+enum lq_err compute_new(size_t threads_n, size_t cols_max, enum mat_activations activations, struct compute **out,
+                        struct lq_fault *fault)
 {
     struct compute *c = calloc(1, sizeof *c);
     unsigned cpu;
@@ -36,15 +55,21 @@ enum lq_err compute_new(size_t threads_n, size_t cols_max, struct compute **out,
     if (rc)
         goto out;
     kern_init(&c->kern, cpu);
+    kern_q_init(&c->kern_q, cpu);
+    c->activations = activations;
     rc = LQ_NOMEM;
     if (!(c->pool = pool_new(threads_n)) ||
+        (activations != MAT_F32 &&
+         (!size_mul(kern_q_groups(cols_max), Q_ROWS * sizeof *c->digits, &bytes) ||
+          !(c->digits = aligned_alloc(CACHE_LINE, bytes)))) ||
         !size_mul(cols_max + CACHE_LINE / sizeof(float), TILE_ROWS, &c->scratch_n) ||
         !size_mul(c->scratch_n, sizeof(float) * pool_threads_n(c->pool), &bytes) ||
         !(c->scratch = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE))) {
         rc = lq_fail(fault, rc, "out of memory for %zu threads and rows of %zu values", threads_n, cols_max);
         goto out;
     }
-    snprintf(c->text, sizeof c->text, "kernels=%s blis=%s threads=%zu", c->kern.name, gemm_config(),
+    snprintf(c->text, sizeof c->text, "kernels=%s%s activations=%s blis=%s threads=%zu", c->kern.name,
+             cpu & CPU_VNNI ? "+vnni" : "", mat_activations_name[activations], gemm_config(),
              pool_threads_n(c->pool));
     *out = c;
     c = NULL;
@@ -60,6 +85,7 @@ void compute_free(struct compute *c)
         return;
     pool_free(c->pool);
     free(c->scratch);
+    free(c->digits);
     free(c);
 }
 
@@ -132,32 +158,76 @@ void mat_row(const struct compute *c, const struct mat *w, size_t row, float *ou
 
 struct product {
     struct compute *c;
-    const struct mat *w;
+    const struct mat *w, *up; /* up: a second matrix of the same shape, or NULL */
+    void (*act)(float *gate, const float *up, size_t n);
     const float *x;
     size_t seq_n;
     float *out;
 };
 
-static void dot_one(void *arg, size_t first, size_t end, size_t thread)
+static bool in_digits(const struct compute *c, const struct mat *w)
 {
-    (void)thread;
-    const struct product *p = arg;
-    const struct mat *w = p->w;
-    for (size_t r = first; r < end; r++)
-        p->out[r] = p->c->kern.dot[w->type](w->data + r * w->row_bytes, p->x, w->cols_n);
+    return c->activations != MAT_F32 && c->kern_q.dot[w->type];
 }
 
-/* A few rows of x: each weight row is dequantised once, into L1. The bits are those
- * of dot_one(): kern.h promises it. */
-static void dot_few(void *arg, size_t first, size_t end, size_t thread)
+/* Rows first .. end - 1 of W, in f32; out[s * out_step + r - first]. Each weight row is
+ * dequantised once, into L1. The bits are those of a single row: kern.h promises it. */
+static void rows_f32(const struct product *p, const struct mat *w, size_t first, size_t end, float *row, float *out,
+                     size_t out_step)
+{
+    const struct kern_ops *k = &p->c->kern;
+    for (size_t r = first; r < end; r++) {
+        const uint8_t *data = w->data + r * w->row_bytes;
+        if (p->seq_n == 1) {
+            out[r - first] = k->dot[w->type](data, p->x, w->cols_n);
+            continue;
+        }
+        k->dequant[w->type](data, w->cols_n, row);
+        for (size_t s = 0; s < p->seq_n; s++)
+            out[s * out_step + r - first] = k->dot_f32(row, p->x + s * w->cols_n, w->cols_n);
+    }
+}
+
+/* The same on the digits of x, up to Q_ROWS rows of it: each weight row is read once. */
+static void rows_digits(const struct product *p, const struct mat *w, size_t first, size_t end, float *out,
+                        size_t out_step)
+{
+    const struct compute *c = p->c;
+    size_t groups_n = kern_q_groups(w->cols_n);
+    for (size_t r = first; r < end; r++)
+        for (size_t s = 0; s < p->seq_n; s += KERN_Q_ROWS_MAX) {
+            size_t n = p->seq_n - s < KERN_Q_ROWS_MAX ? p->seq_n - s : KERN_Q_ROWS_MAX;
+            c->kern_q.dot[w->type](w->data + r * w->row_bytes, w->cols_n, c->digits + s * groups_n, n,
+                                   c->activations == MAT_16, out + s * out_step + r - first, out_step);
+        }
+}
+
+static void rows(const struct product *p, const struct mat *w, size_t first, size_t end, float *scratch, float *out,
+                 size_t out_step)
+{
+    if (in_digits(p->c, w))
+        rows_digits(p, w, first, end, out, out_step);
+    else
+        rows_f32(p, w, first, end, scratch, out, out_step);
+}
+
+static void few(void *arg, size_t first, size_t end, size_t thread)
 {
     const struct product *p = arg;
-    const struct mat *w = p->w;
-    float *row = p->c->scratch + thread * p->c->scratch_n;
-    for (size_t r = first; r < end; r++) {
-        p->c->kern.dequant[w->type](w->data + r * w->row_bytes, w->cols_n, row);
+    rows(p, p->w, first, end, p->c->scratch + thread * p->c->scratch_n, p->out + first, p->w->rows_n);
+}
+
+/* A grain of both matrices, then the activation while it is in L1. */
+static void few_gate_up(void *arg, size_t first, size_t end, size_t thread)
+{
+    const struct product *p = arg;
+    float up[Q_ROWS * DOT_GRAIN], *scratch = p->c->scratch + thread * p->c->scratch_n;
+    for (size_t r = first; r < end; r += DOT_GRAIN) { /* one thread alone gets all rows at once */
+        size_t n = end - r < DOT_GRAIN ? end - r : DOT_GRAIN;
+        rows(p, p->w, r, r + n, scratch, p->out + r, p->w->rows_n);
+        rows(p, p->up, r, r + n, scratch, up, DOT_GRAIN);
         for (size_t s = 0; s < p->seq_n; s++)
-            p->out[s * w->rows_n + r] = p->c->kern.dot_f32(row, p->x + s * w->cols_n, w->cols_n);
+            p->act(p->out + s * p->w->rows_n + r, up + s * DOT_GRAIN, n);
     }
 }
 
@@ -174,13 +244,62 @@ static void tiles(void *arg, size_t first, size_t end, size_t thread)
     }
 }
 
+/* The digits of up to Q_ROWS rows of x. */
+static void digits(struct compute *c, const float *x, size_t seq_n, size_t cols_n)
+{
+    for (size_t s = 0; s < seq_n; s++)
+        c->kern_q.quantize(x + s * cols_n, cols_n, c->activations == MAT_16, c->digits + s * kern_q_groups(cols_n));
+}
+
 void mat_mul(struct compute *c, const struct mat *w, const float *x, size_t seq_n, float *out)
 {
-    struct product p = {c, w, x, seq_n, out};
-    if (seq_n == 1)
-        pool_run(c->pool, w->rows_n, DOT_GRAIN, dot_one, &p);
-    else if (seq_n <= MAT_DOT_ROWS_MAX)
-        pool_run(c->pool, w->rows_n, DOT_GRAIN, dot_few, &p);
-    else
+    struct product p = {.c = c, .w = w, .x = x, .seq_n = seq_n, .out = out};
+    if (in_digits(c, w)) {
+        for (size_t s = 0; s < seq_n; s += Q_ROWS) {
+            p.seq_n = seq_n - s < Q_ROWS ? seq_n - s : Q_ROWS;
+            p.out = out + s * w->rows_n;
+            digits(c, x + s * w->cols_n, p.seq_n, w->cols_n);
+            pool_run(c->pool, w->rows_n, DOT_GRAIN, few, &p);
+        }
+    } else if (seq_n <= MAT_DOT_ROWS_MAX) {
+        pool_run(c->pool, w->rows_n, DOT_GRAIN, few, &p);
+    } else {
         pool_run(c->pool, (w->rows_n + TILE_ROWS - 1) / TILE_ROWS, 1, tiles, &p);
+    }
+}
+
+struct activation {
+    void (*act)(float *gate, const float *up, size_t n);
+    float *gate;
+    const float *up;
+};
+
+static void activate(void *arg, size_t first, size_t end, size_t thread)
+{
+    (void)thread;
+    const struct activation *a = arg;
+    a->act(a->gate + first, a->up + first, end - first);
+}
+
+void mat_gate_up(struct compute *c, const struct mat *gate, const struct mat *up,
+                 void (*act)(float *gate, const float *up, size_t n), const float *x, size_t seq_n, float *scratch,
+                 float *out)
+{
+    struct product p = {.c = c, .w = gate, .up = up, .act = act};
+    bool any_digits = in_digits(c, gate) || in_digits(c, up);
+    if (seq_n > MAT_DOT_ROWS_MAX && !(in_digits(c, gate) && in_digits(c, up))) {
+        struct activation a = {act, out, scratch};
+        mat_mul(c, gate, x, seq_n, out);
+        mat_mul(c, up, x, seq_n, scratch);
+        pool_run(c->pool, seq_n * gate->rows_n, ACT_GRAIN, activate, &a);
+        return;
+    }
+    for (size_t s = 0; s < seq_n; s += Q_ROWS) {
+        p.seq_n = seq_n - s < Q_ROWS ? seq_n - s : Q_ROWS;
+        p.x = x + s * gate->cols_n;
+        p.out = out + s * gate->rows_n;
+        if (any_digits)
+            digits(c, p.x, p.seq_n, gate->cols_n);
+        pool_run(c->pool, gate->rows_n, DOT_GRAIN, few_gate_up, &p);
+    }
 }

@@ -27,6 +27,8 @@ unsigned cpu_detect(void)
     if ((sets & CPU_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         sets |= CPU_AVX512;
+    if ((sets & CPU_AVX512) && __builtin_cpu_supports("avx512vnni"))
+        sets |= CPU_VNNI;
 #elif defined(__aarch64__)
     sets |= CPU_NEON;
 #endif
@@ -41,7 +43,7 @@ enum lq_err cpu_allowed(unsigned *out, struct lq_fault *fault)
     } words[] = {
         {"ref", 0, 0},
         {"avx2", CPU_AVX2, CPU_AVX2},
-        {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX512},
+        {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX512 | CPU_VNNI},
         {"neon", CPU_NEON, CPU_NEON},
     };
     unsigned have = cpu_detect();

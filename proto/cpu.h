@@ -11,6 +11,7 @@ enum cpu_set {
     CPU_AVX2 = 1u << 0,   /* AVX2 + FMA + F16C together */
     CPU_AVX512 = 1u << 1, /* F + BW + VL + DQ; implies CPU_AVX2 */
     CPU_NEON = 1u << 2,   /* AArch64 baseline */
+    CPU_VNNI = 1u << 3,   /* AVX512_VNNI; implies CPU_AVX512 */
 };
 
 /* Sets of this machine, whatever LQ_CPU says. */

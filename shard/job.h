@@ -46,7 +46,8 @@ enum { BATCH_ROWS_MAX = MAT_DOT_ROWS_MAX < 16 ? MAT_DOT_ROWS_MAX : 16 };
  * memory bandwidth, and a second job beside it would evict the first one's weights. */
 struct work;
 
-struct work *work_new(const struct shard *s, size_t threads_n, struct lq_fault *fault); /* NULL: see fault */
+struct work *work_new(const struct shard *s, size_t threads_n, enum mat_activations activations,
+                      struct lq_fault *fault); /* NULL: see fault */
 void work_free(struct work *w);
 struct compute *work_compute(struct work *w);
 

@@ -15,20 +15,23 @@ enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
 
 struct options {
     struct serve_opts serve;
-    const char *layers, *wire_preference, *model_id;
+    const char *layers, *wire_preference, *model_id, *activations;
     int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
     bool no_f16, no_i8, prefetch, pin;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 12 };
+    enum { OWN_N = 13 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
          &o->threads},
         {"pin", 0, OPT_FLAG, NULL, NULL,
          "keep each of them on a CPU of its own, of those that the process may use (taskset chooses)", 0, 0, &o->pin},
+        {"activations", 0, OPT_TEXT, "8|16|f32", NULL,
+         "what quantised weights are multiplied with: digits of 8 or 16 bit, or f32 (default 16)", 0, 0,
+         &o->activations},
         {"batch-rows", 0, OPT_INT, "N", NULL,
          "rows of waiting requests for one layer that are computed together, 1: none (default 16)", 1, 16,
          &o->batch_rows},
@@ -133,7 +136,10 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
 static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     unsigned cpu;
+    enum mat_activations activations;
     enum lq_err rc = log_level_set(o->serve.log_level, fault);
+    if (!rc)
+        rc = mat_activations_read(o->activations, &activations, fault);
     if (!rc)
         rc = switches_from(o, &s->wire, fault);
     if (!rc)
@@ -150,7 +156,7 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
     s->turn_ev = event_new(loop_base(s->loop), -1, 0, flow_on_turn_end, s);
     if (!s->turn_ev)
         return lq_fail(fault, LQ_NOMEM, "out of memory at start");
-    s->work = work_new(s, (size_t)o->threads, fault); /* forks, for BLIS: before any thread */
+    s->work = work_new(s, (size_t)o->threads, activations, fault); /* forks, for BLIS: before any thread */
     if (!s->work)
         return fault->code;
     rc = offload_new(s->loop, "compute", (size_t)o->queue_jobs, (uint64_t)o->queue_mb << 20, s->work, &s->queue,
@@ -179,7 +185,7 @@ static void release(struct shard *s)
 int main(int argc, char **argv)
 {
     struct options o = {
-        .batch_rows = 16, .answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise"};
+        .batch_rows = 16, .answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise", .activations = "16"};
     serve_opts_init(&o.serve, 8080);
     char **args;
     int args_n;

@@ -285,7 +285,8 @@ void work_prepare(struct job *j)
         j->task.joins = joins;
 }
 
-struct work *work_new(const struct shard *s, size_t threads_n, struct lq_fault *fault)
+struct work *work_new(const struct shard *s, size_t threads_n, enum mat_activations activations,
+                      struct lq_fault *fault)
 {
     size_t wide = s->arch.ffn_n > s->arch.hidden_n ? s->arch.ffn_n : s->arch.hidden_n;
     size_t chunk_bytes = (size_t)s->arch.hidden_n * FFN_CHUNK_ROWS * sizeof(float);
@@ -294,7 +295,7 @@ struct work *work_new(const struct shard *s, size_t threads_n, struct lq_fault *
         (void)lq_fail(fault, LQ_NOMEM, "out of memory");
         return NULL;
     }
-    if (compute_new(threads_n, wide, &w->compute, fault))
+    if (compute_new(threads_n, wide, activations, &w->compute, fault))
         goto fail;
     w->scratch = malloc(ffn_scratch_floats(s->ffn, FFN_CHUNK_ROWS) * sizeof(float));
     w->x = malloc(chunk_bytes);

@@ -98,7 +98,7 @@ golden:
 # Codecs and kernels as ARM machines run them: cross-built, static, under qemu.
 ARM64 := $(BUILD)/arm64
 ARM64_SRCS := $(wildcard proto/*.c) model/quant.c $(wildcard model/kern*.c) tests/unit/support.c
-ARM64_TESTS := $(patsubst tests/unit/%.c,$(ARM64)/%,$(wildcard tests/unit/proto/test_*.c) tests/unit/model/test_kern.c)
+ARM64_TESTS := $(patsubst tests/unit/%.c,$(ARM64)/%,$(wildcard tests/unit/proto/test_*.c) $(wildcard tests/unit/model/test_kern*.c))
 ARM64_INC := -I. -isystem $(ARM64)/sysroot/root/usr/include -isystem $(ARM64)/sysroot/root/usr/include/aarch64-linux-gnu
 ARM64_LIB := $(ARM64)/sysroot/root/usr/lib/aarch64-linux-gnu
 .PHONY: check-arm64 check-arm64-run

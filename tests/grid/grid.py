@@ -15,6 +15,7 @@ BUILD = os.environ.get("LQ_BUILD", "build")
 TIMEOUT_X = float(os.environ.get("LQ_TEST_TIMEOUT_X", "1"))
 LOGS = os.path.join(BUILD, "grid-logs")
 SANITIZED = os.path.basename(BUILD.rstrip("/")).endswith("asan")  # arithmetic ten times slower, memory larger
+EXACT = ("--activations", "f32")  # what numbers are compared with a judge in; the default has its own bounds
 _number = itertools.count(1)
 
 

@@ -2,6 +2,7 @@
 import array
 import heapq
 import json
+import math
 import os
 
 import pytest
@@ -48,21 +49,21 @@ def case(request, tmp_path_factory):
     """(name, model path, the grid that serves it, a folder)"""
     name = request.param
     model = request.getfixturevalue(name)
-    with grid.Grid(model, MODELS[name]) as g:
+    with grid.Grid(model, MODELS[name], *grid.EXACT) as g:
         yield name, model, g, tmp_path_factory.mktemp(name)
 
 
-def run(model, ffn, *args):
-    done = grid.larql("run", model, "--ffn", ffn, "--quiet", *args)
+def run(model, ffn, *args, activations=grid.EXACT):
+    done = grid.larql("run", model, "--ffn", ffn, "--quiet", *activations, *args)
     assert done.returncode == 0, done.stderr
     return done
 
 
-def dump(case, label, ffn, *args):
+def dump(case, label, ffn, *args, activations=grid.EXACT):
     name, model, _, folder = case
     path = str(folder / label)
     if not os.path.exists(path):
-        run(model, ffn, "--teacher", os.path.join(GOLDEN, f"ids-{name}.txt"), "--logits-out", path, *args)
+        run(model, ffn, "--teacher", os.path.join(GOLDEN, f"ids-{name}.txt"), "--logits-out", path, *args, activations=activations)
     return Dump(path)
 
 
@@ -127,6 +128,49 @@ def test_i8_agreement_is_reported(case):
     print(f"{name} i8: top-1 agrees at {same} of {f32.positions} positions ({share:.0%})" +
           ("" if share >= 0.95 else "  FINDING: under 95 %, see README"))
     assert i8.raw != f32.raw  # it did travel as i8
+
+
+def divergence(want, got):
+    """KL of two rows of logits, in nats."""
+    def log_softmax(row):
+        most = max(row)
+        scale = most + math.log(math.fsum(math.exp(v - most) for v in row))
+        return [v - scale for v in row]
+    p, q = log_softmax(want), log_softmax(got)
+    return math.fsum(math.exp(a) * (a - b) for a, b in zip(p, q))
+
+
+@numbers
+@pytest.mark.parametrize("digits", ["default", "8"])
+def test_activations_in_digits(case, digits):
+    """Beside exact work: the default keeps top-1 (99 %) and mean KL (0.01); one digit keeps the
+    KL, its top-1 is printed (ADR 0011 has both over a longer text)."""
+    name, _, _, _ = case
+    exact = dump(case, "local", "local")
+    other = dump(case, f"digits-{digits}", "local", activations=() if digits == "default" else ("--activations", digits))
+    assert other.raw != exact.raw
+    same, total = 0, 0.0
+    for i in range(exact.positions):
+        a, b = exact.row(i), other.row(i)
+        same += top(a, 1) == top(b, 1)
+        total += divergence(a, b)
+    print(f"{name} {digits}: top-1 agrees at {same} of {exact.positions}, mean KL {total / exact.positions:.2g}")
+    assert total / exact.positions <= 0.01
+    if digits == "default":
+        assert same / exact.positions >= 0.99
+
+
+@pytest.mark.parametrize("digits", ["16", "8"])
+@pytest.mark.parametrize("chunk", ["256", "1"])
+def test_remote_equals_local_in_digits(case, digits, chunk):
+    name, model, _, folder = case
+    args, how = ("--chunk", chunk, "--teacher", str(folder / "few")), ("--activations", digits)
+    with open(os.path.join(GOLDEN, f"ids-{name}.txt"), encoding="ascii") as f:
+        (folder / "few").write_text(" ".join(f.read().split()[:20]))
+    with grid.Grid(model, MODELS[name], *how) as g:
+        local = dump(case, f"local-{digits}-{chunk}", "local", *args, activations=how)
+        remote = dump(case, f"remote-{digits}-{chunk}", g.url, "--wire", "f32", *args, activations=how)
+    assert local.raw == remote.raw
 
 
 @numbers

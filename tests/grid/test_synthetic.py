@@ -24,9 +24,9 @@ def case(request, tmp_path_factory):
     ids = folder / "ids"
     ids.write_text(" ".join(map(str, want["ids"])))
 
-    def dump(*args, ffn="local"):
+    def dump(*args, ffn="local", activations=grid.EXACT):
         path = str(folder / "logits")
-        done = grid.larql("run", model, "--ffn", ffn, "--teacher", str(ids), "--logits-out", path, "-q", *args)
+        done = grid.larql("run", model, "--ffn", ffn, "--teacher", str(ids), "--logits-out", path, "-q", *activations, *args)
         assert done.returncode == 0, done.stderr
         return Dump(path)
     return want, model, dump
@@ -38,31 +38,42 @@ def test_against_numpy(case, chunk):
     assert worst(dump("--chunk", str(chunk)), want) <= LOGIT_BOUND / 100  # ours are exact sums, no 8 bit
 
 
-def test_threads_change_nothing(case):
+@pytest.mark.parametrize("digits,bound", [("16", 1e-3), ("8", 0.2)])
+def test_digits_against_numpy(case, digits, bound):
+    """Random weights make layers that amplify: bounds of a sanity check (test_parity has the real ones)."""
+    want, _, dump = case
+    for chunk in ("1", "48"):
+        assert worst(dump("--chunk", chunk, activations=("--activations", digits)), want) <= bound
+
+
+@pytest.mark.parametrize("activations", ["f32", "16", "8"])
+def test_threads_change_nothing(case, activations):
     _, _, dump = case
     for chunk in ("1", "48"):
-        assert dump("--chunk", chunk, "--threads", "1").raw == dump("--chunk", chunk, "--threads", "3").raw
+        one, three = (dump("--chunk", chunk, "--threads", n, activations=("--activations", activations)) for n in ("1", "3"))
+        assert one.raw == three.raw
 
 
 def test_remote_f32_equals_local(case):
     _, model, dump = case
-    with grid.shard(model, "0-0") as a, \
-            grid.shard(model, f"1-{json.loads(grid.larql('info', model).stdout)['layers'] - 1}") as b:
-        last = json.loads(grid.get(b.url, "/v1/stats")[2])["layer_end"]
+    last = json.loads(grid.larql("info", model).stdout)["layers"] - 1
+    with grid.shard(model, "0-0", *grid.EXACT) as a, grid.shard(model, f"1-{last}", *grid.EXACT) as b:
         with grid.router(f"0-0={a.url},1-{last}={b.url}") as r:
             for chunk in ("1", "48"):
                 assert dump("--chunk", chunk).raw == dump("--chunk", chunk, "--wire", "f32", ffn=r.url).raw
 
 
-def test_instruction_sets_change_nothing_for_single_rows(case):
-    """One order of summation (ADR 0005): the scalar form gives the same text as AVX-512."""
-    _, model, dump = case
-    first = dump("--chunk", "1").raw
-    os.environ["LQ_CPU"] = "ref"
-    try:
-        assert dump("--chunk", "1").raw == first
-    finally:
-        del os.environ["LQ_CPU"]
+@pytest.mark.parametrize("activations", ["f32", "16", "8"])
+def test_instruction_sets_change_nothing_for_single_rows(case, activations, monkeypatch):
+    """One order of summation (ADR 0005, 0011): the scalar form gives the same text as AVX-512."""
+    _, _, dump = case
+    how = ("--activations", activations)
+    first = dump("--chunk", "1", activations=how).raw
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+        masks = ["ref", "avx2"] if " avx2 " in f.read() else ["ref"]
+    for mask in masks:
+        monkeypatch.setenv("LQ_CPU", mask)
+        assert dump("--chunk", "1", activations=how).raw == first
 
 
 def test_split_file_reads_as_one(tmp_path):

@@ -1,0 +1,294 @@
+/* kern_q_vnni: AVX-512 with VNNI. A group of 256 weights is four registers of bytes and
+ * its scales two of eight floats; nothing of it goes through memory when one activation
+ * row is asked for. Register k holds blocks 2k and 2k + 1, so its 128-bit lanes are the
+ * halves of blocks; sums of lanes meet in the order of blocks only at the end. */
+#include "model/kern_q.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#include "model/quant_blocks.h"
+#include "proto/bytes.h"
+#include "proto/f16.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+#endif
+#include "model/kern_q_act.h"
+
+struct group {
+    __m512i u[4];
+    __m256 wd[2], wm[2]; /* [1] for Q6_K: of the second 16 values of each block */
+};
+
+INLINE __m128i load16(const void *p)
+{
+    return _mm_loadu_si128(p);
+}
+
+INLINE __m512i join(__m256i a, __m256i b)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+
+/* Blocks of 16 bytes of nibbles, two at a time: low nibbles of a, high ones, then b's. */
+INLINE __m512i nibbles(const void *a, const void *b)
+{
+    const __m512i shift = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
+    __m512i q = join(_mm256_broadcastsi128_si256(load16(a)), _mm256_broadcastsi128_si256(load16(b)));
+    return _mm512_and_si512(_mm512_srlv_epi64(q, shift), _mm512_set1_epi8(15));
+}
+
+/* Adds 16 where a bit is set. */
+INLINE __m512i fifth(__m512i u, __mmask64 bits)
+{
+    return _mm512_mask_add_epi8(u, bits, u, _mm512_set1_epi8(16));
+}
+
+INLINE __m256 halves_at(const uint8_t *p, size_t step)
+{
+    __m128i h = _mm_setr_epi16((short)le16_get(p), (short)le16_get(p + step), (short)le16_get(p + 2 * step),
+                               (short)le16_get(p + 3 * step), (short)le16_get(p + 4 * step),
+                               (short)le16_get(p + 5 * step), (short)le16_get(p + 6 * step),
+                               (short)le16_get(p + 7 * step));
+    return _mm256_cvtph_ps(h);
+}
+
+INLINE void unpack_q4_0(const struct block_q4_0 *b, struct group *g)
+{
+    const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63)); /* 9 words a block */
+    const uint8_t *p = (const uint8_t *)b;
+    __m512i d = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64));
+    g->wd[0] = _mm256_cvtph_ps(_mm512_castsi512_si128(d));
+    g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(8.0f));
+    for (int k = 0; k < 4; k++)
+        g->u[k] = nibbles(b[2 * k].qs, b[2 * k + 1].qs);
+}
+
+INLINE void unpack_q4_1(const struct block_q4_1 *b, struct group *g)
+{
+    g->wd[0] = halves_at(b->d, sizeof *b);
+    g->wm[0] = _mm256_xor_ps(halves_at(b->m, sizeof *b), _mm256_set1_ps(-0.0f));
+    for (int k = 0; k < 4; k++)
+        g->u[k] = nibbles(b[2 * k].qs, b[2 * k + 1].qs);
+}
+
+INLINE __mmask64 two_qh(const uint8_t *a, const uint8_t *b)
+{
+    return (__mmask64)(le32_get(a) | (uint64_t)le32_get(b) << 32);
+}
+
+INLINE void unpack_q5_0(const struct block_q5_0 *b, struct group *g)
+{
+    g->wd[0] = halves_at(b->d, sizeof *b);
+    g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(16.0f));
+    for (int k = 0; k < 4; k++)
+        g->u[k] = fifth(nibbles(b[2 * k].qs, b[2 * k + 1].qs), two_qh(b[2 * k].qh, b[2 * k + 1].qh));
+}
+
+INLINE void unpack_q5_1(const struct block_q5_1 *b, struct group *g)
+{
+    g->wd[0] = halves_at(b->d, sizeof *b);
+    g->wm[0] = _mm256_xor_ps(halves_at(b->m, sizeof *b), _mm256_set1_ps(-0.0f));
+    for (int k = 0; k < 4; k++)
+        g->u[k] = fifth(nibbles(b[2 * k].qs, b[2 * k + 1].qs), two_qh(b[2 * k].qh, b[2 * k + 1].qh));
+}
+
+INLINE void unpack_q8_0(const struct block_q8_0 *b, struct group *g)
+{
+    g->wd[0] = halves_at(b->d, sizeof *b);
+    g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(128.0f));
+    for (int k = 0; k < 4; k++) {
+        __m512i q = join(_mm256_loadu_si256((const void *)b[2 * k].qs), _mm256_loadu_si256((const void *)b[2 * k + 1].qs));
+        g->u[k] = _mm512_xor_si512(q, _mm512_set1_epi8(-128));
+    }
+}
+
+INLINE __m256 bytes_ps(uint64_t eight)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)eight)));
+}
+
+/* The 6-bit scales and minima of 8 sub-blocks out of their 12 bytes. */
+INLINE void k_scales(const uint8_t d[2], const uint8_t dmin[2], const uint8_t s[12], struct group *g)
+{
+    uint32_t a = le32_get(s), b = le32_get(s + 4), c = le32_get(s + 8);
+    uint64_t scale = (c & 0x0f0f0f0fu) | (a >> 6 & 0x03030303u) << 4;
+    uint64_t min = (c >> 4 & 0x0f0f0f0fu) | (b >> 6 & 0x03030303u) << 4;
+    scale = scale << 32 | (a & 0x3f3f3f3fu);
+    min = min << 32 | (b & 0x3f3f3f3fu);
+    g->wd[0] = _mm256_mul_ps(bytes_ps(scale), _mm256_set1_ps(f16_decode_one(le16_get(d))));
+    g->wm[0] = _mm256_mul_ps(bytes_ps(min), _mm256_set1_ps(f16_decode_one(le16_get(dmin))));
+}
+
+/* 32 bytes of nibbles are two blocks. */
+INLINE __m512i k_nibbles(const uint8_t *qs)
+{
+    const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
+    __m512i q = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)qs));
+    return _mm512_and_si512(_mm512_srlv_epi64(q, shift), _mm512_set1_epi8(15));
+}
+
+INLINE void unpack_q4_k(const struct block_q4_k *b, struct group *g)
+{
+    k_scales(b->d, b->dmin, b->scales, g);
+    for (int k = 0; k < 4; k++)
+        g->u[k] = k_nibbles(b->qs + 32 * k);
+}
+
+INLINE void unpack_q5_k(const struct block_q5_k *b, struct group *g)
+{
+    __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)b->qh));
+    __m512i bit = join(_mm256_set1_epi8(1), _mm256_set1_epi8(2));
+    k_scales(b->d, b->dmin, b->scales, g);
+    for (int k = 0; k < 4; k++) {
+        g->u[k] = fifth(k_nibbles(b->qs + 32 * k), _mm512_test_epi8_mask(high, bit));
+        bit = _mm512_slli_epi16(bit, 2);
+    }
+}
+
+INLINE void unpack_q6_k(const struct block_q6_k *b, struct group *g)
+{
+    const __m512i low = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
+    for (int half = 0; half < 2; half++) {
+        __m512i q = _mm512_loadu_si512(b->ql + 64 * half);
+        __m512i h = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(b->qh + 32 * half)));
+        /* bits 0, 1 of the first 32 values, 2, 3 of the next, then 4 to 7: each to bits 4, 5 */
+        __m512i h0 = join(_mm256_slli_epi16(_mm512_castsi512_si256(h), 4), _mm256_slli_epi16(_mm512_castsi512_si256(h), 2));
+        __m512i h1 = _mm512_srlv_epi64(h, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2));
+        g->u[2 * half] = _mm512_or_si512(_mm512_and_si512(q, low), _mm512_and_si512(h0, pair));
+        g->u[2 * half + 1] =
+            _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(q, 4), low), _mm512_and_si512(h1, pair));
+    }
+    const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    __m512 s = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(b->scales))),
+                             _mm512_set1_ps(f16_decode_one(le16_get(b->d))));
+    s = _mm512_permutexvar_ps(order, s);
+    __m512 m = _mm512_mul_ps(s, _mm512_set1_ps(32.0f));
+    g->wd[0] = _mm512_castps512_ps256(s);
+    g->wd[1] = _mm512_extractf32x8_ps(s, 1);
+    g->wm[0] = _mm512_castps512_ps256(m);
+    g->wm[1] = _mm512_extractf32x8_ps(m, 1);
+}
+
+/* acc takes one group of one activation row. */
+INLINE __m256 add_group(const struct group *g, const struct kern_q_x *x, bool two, bool halves, __m256 acc)
+{
+    const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    __m512i i[4];
+    for (int k = 0; k < 4; k++) {
+        i[k] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), g->u[k], _mm512_load_si512(x->hi + 64 * k));
+        if (two)
+            i[k] = _mm512_dpbusd_epi32(_mm512_slli_epi32(i[k], 7), g->u[k], _mm512_load_si512(x->lo + 64 * k));
+    }
+    /* Four sums of each 128-bit lane: lane L, place k: half L % 2 of block 2k + L / 2. */
+    __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(i[0], i[1]), _mm512_unpackhi_epi32(i[0], i[1]));
+    __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(i[2], i[3]), _mm512_unpackhi_epi32(i[2], i[3]));
+    __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    sums = _mm512_permutexvar_epi32(order, sums); /* first halves of blocks 0..7, then second ones */
+    __m256i first = _mm512_castsi512_si256(sums), second = _mm512_extracti64x4_epi64(sums, 1);
+    __m256 d = _mm256_load_ps(x->d);
+    if (halves) {
+        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(first), _mm256_mul_ps(g->wd[0], d), acc);
+        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(second), _mm256_mul_ps(g->wd[1], d), acc);
+        acc = _mm256_fnmadd_ps(g->wm[0], _mm256_load_ps(x->s_half[0]), acc);
+        return _mm256_fnmadd_ps(g->wm[1], _mm256_load_ps(x->s_half[1]), acc);
+    }
+    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(first, second)), _mm256_mul_ps(g->wd[0], d), acc);
+    return _mm256_fnmadd_ps(g->wm[0], _mm256_load_ps(x->s), acc);
+}
+
+INLINE float fold(__m256 a)
+{
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)); /* 0+4, 1+5, 2+6, 3+7 */
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+
+#define Q_DOT(type, group_blocks, block_values, halves)                                                             \
+    INLINE void unpack_at_##type(const void *w, size_t n, size_t k, struct group *g)                                \
+    {                                                                                                               \
+        const struct block_##type *b = (const struct block_##type *)w + k * (group_blocks);                         \
+        size_t left = n - k * KERN_Q_GROUP;                                                                         \
+        if (left >= KERN_Q_GROUP) {                                                                                 \
+            unpack_##type(b, g);                                                                                    \
+            return;                                                                                                 \
+        }                                                                                                           \
+        struct block_##type end[group_blocks];                                                                      \
+        memset(end, 0, sizeof end);                                                                                 \
+        memcpy(end, b, left / (block_values) * sizeof *b);                                                          \
+        unpack_##type(end, g);                                                                                      \
+    }                                                                                                               \
+    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t rows_n, bool two, float *out, \
+                            size_t out_step)                                                                        \
+    {                                                                                                               \
+        size_t groups_n = kern_q_groups(n);                                                                         \
+        struct group g;                                                                                             \
+        __m256 acc[KERN_Q_ROWS_MAX];                                                                                \
+        if (rows_n == 1) {                                                                                          \
+            __m256 one = _mm256_setzero_ps();                                                                       \
+            for (size_t k = 0; k < groups_n; k++) {                                                                 \
+                unpack_at_##type(w, n, k, &g);                                                                      \
+                one = add_group(&g, x + k, two, halves, one);                                                       \
+            }                                                                                                       \
+            *out = fold(one);                                                                                       \
+            return;                                                                                                 \
+        }                                                                                                           \
+        for (size_t r = 0; r < rows_n; r++)                                                                         \
+            acc[r] = _mm256_setzero_ps();                                                                           \
+        for (size_t k = 0; k < groups_n; k++) {                                                                     \
+            unpack_at_##type(w, n, k, &g);                                                                          \
+            for (size_t r = 0; r < rows_n; r++)                                                                     \
+                acc[r] = add_group(&g, x + r * groups_n + k, two, halves, acc[r]);                                  \
+        }                                                                                                           \
+        for (size_t r = 0; r < rows_n; r++)                                                                         \
+            out[r * out_step] = fold(acc[r]);                                                                       \
+    }                                                                                                               \
+    static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t rows_n, bool two, float *out,  \
+                           size_t out_step)                                                                         \
+    {                                                                                                               \
+        if (two)                                                                                                    \
+            rows_##type(w, n, x, rows_n, true, out, out_step);                                                      \
+        else                                                                                                        \
+            rows_##type(w, n, x, rows_n, false, out, out_step);                                                     \
+    }
+
+Q_DOT(q4_0, 8, 32, false)
+Q_DOT(q4_1, 8, 32, false)
+Q_DOT(q5_0, 8, 32, false)
+Q_DOT(q5_1, 8, 32, false)
+Q_DOT(q8_0, 8, 32, false)
+Q_DOT(q4_k, 1, 256, false)
+Q_DOT(q5_k, 1, 256, false)
+Q_DOT(q6_k, 1, 256, true)
+
+static const struct kern_q_ops table = {.dot = {[QUANT_Q4_0] = dot_q4_0,
+                                                [QUANT_Q4_1] = dot_q4_1,
+                                                [QUANT_Q5_0] = dot_q5_0,
+                                                [QUANT_Q5_1] = dot_q5_1,
+                                                [QUANT_Q8_0] = dot_q8_0,
+                                                [QUANT_Q4_K] = dot_q4_k,
+                                                [QUANT_Q5_K] = dot_q5_k,
+                                                [QUANT_Q6_K] = dot_q6_k},
+                                        .quantize = quantize};
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+void kern_q_init_vnni(struct kern_q_ops *k)
+{
+    *k = table;
+}
+#else
+void kern_q_init_vnni(struct kern_q_ops *k)
+{
+    (void)k;
+}
+#endif
