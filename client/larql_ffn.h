@@ -42,6 +42,7 @@ struct lq_ffn_opts {
     enum lq_ffn_wire wire; /* wanted both ways; what the server lists decides (docs/protocol.md, 3) */
     uint64_t deadline_ms;  /* one call; 30000 */
     uint64_t connect_ms;   /* 1000 */
+    uint64_t busy_poll_us; /* 0; poll so long for an answer before sleeping: saves a wake-up a call, costs the core */
 };
 
 /* Defaults: f16, or f32 with LARQL_F16_WIRE=0, or i8 with LARQL_I8_WIRE=1. */
@@ -59,19 +60,20 @@ const char *lq_ffn_url(const struct lq_ffn *f);
 const char *lq_ffn_model(const struct lq_ffn *f);
 
 /* out[rows_n * hidden] = FFN of `layer` on x[rows_n * hidden]. */
-enum lq_ffn_rc lq_ffn_forward(struct lq_ffn *f, uint32_t layer, const float *x, uint32_t rows_n, float *out, char *why);
+enum lq_ffn_rc lq_ffn_forward(struct lq_ffn *f, uint32_t layer, const float *x, uint32_t rows_n, float *out,
+                              char *why);
 /* One shared x through several layers: out[layers_n * rows_n * hidden], in the order asked. */
 enum lq_ffn_rc lq_ffn_forward_batch(struct lq_ffn *f, const uint32_t *layers, uint32_t layers_n, const float *x,
                                     uint32_t rows_n, float *out, char *why);
 
 struct lq_ffn_stats {
-    uint64_t calls, bytes_up, bytes_down;            /* bodies, not headers */
+    uint64_t calls, bytes_up, bytes_down; /* bodies, not headers */
     uint64_t f32_up_calls, f16_up_calls, i8_up_calls;
     uint64_t f32_down_calls, f16_down_calls, i8_down_calls;
     uint64_t range_fallbacks;  /* calls sent in f32 since |x| > 65504 */
     uint64_t saturated_values; /* values that the server says it clipped (X-Larql-Saturated) */
     uint64_t retries;
-    double server_ms;          /* sum of the answers' latency_ms */
+    double server_ms; /* sum of the answers' latency_ms */
 };
 void lq_ffn_stats(const struct lq_ffn *f, struct lq_ffn_stats *out);
 

@@ -17,8 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/http.h"
 #include "common/peer_stats.h"
+#include "common/spin.h"
 #include "proto/codec.h"
 #include "proto/cpu.h"
 #include "proto/negotiate.h"
@@ -43,6 +45,7 @@ struct lq_ffn {
     enum wire_format up;      /* of bodies: wanted, where the server lists it */
     bool compact_taken;       /* a non-f32 body was answered with 200 */
     struct lq_ffn_stats stats;
+    struct spin spin;
 };
 
 /* One HTTP exchange, run to its end. */
@@ -112,8 +115,9 @@ static void exchange_run(struct lq_ffn *f, struct exchange *x, const struct http
     x->rc = http_call_start(f->pool, o, &cb, x, &call, &x->fault);
     if (x->rc)
         return;
+    f->spin.last_us = clock_us();
     while (!x->done)
-        if (event_base_dispatch(f->base) != 0 &&
+        if ((f->spin.poll_us ? spin_turn(&f->spin, f->base) : event_base_dispatch(f->base)) != 0 &&
             !x->done) { /* nothing left to wait for: cannot happen with a deadline */
             x->rc = lq_fail(&x->fault, LQ_INTERNAL, "the event loop ended before the answer");
             http_call_cancel(call);
@@ -214,13 +218,16 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
         f->opts = *o;
     else
         lq_ffn_opts_init(&f->opts);
+    (void)spin_init(&f->spin, f->opts.busy_poll_us, 1); /* on one CPU it sleeps as ever */
     struct http_pool_opts po;
     http_pool_opts_init(&po);
     po.connect_timeout_ms = (uint32_t)f->opts.connect_ms;
     if (f->opts.wire > LQ_FFN_WIRE_I8 || f->opts.deadline_ms == 0 || f->opts.deadline_ms > 86400000 ||
-        f->opts.connect_ms == 0 || f->opts.connect_ms > 86400000)
-        rc = say(why, LQ_FFN_USAGE, "options out of range: wire %d, deadline_ms %" PRIu64 ", connect_ms %" PRIu64,
-                 (int)f->opts.wire, f->opts.deadline_ms, f->opts.connect_ms);
+        f->opts.connect_ms == 0 || f->opts.connect_ms > 86400000 || f->opts.busy_poll_us > SPIN_US_MAX)
+        rc = say(why, LQ_FFN_USAGE,
+                 "options out of range: wire %d, deadline_ms %" PRIu64 ", connect_ms %" PRIu64
+                 ", busy_poll_us %" PRIu64,
+                 (int)f->opts.wire, f->opts.deadline_ms, f->opts.connect_ms, f->opts.busy_poll_us);
     else if (cpu_allowed(&cpu, &fault) != LQ_OK || http_pool_new(f->base, url, &po, &f->pool, &fault) != LQ_OK)
         rc = say(why, fault.code == LQ_NOMEM ? LQ_FFN_NOMEM : LQ_FFN_USAGE, "%s", fault.text);
     else

@@ -69,6 +69,7 @@ static int connect_remote(struct run *r)
     char why[LQ_WHY_BYTES];
     lq_ffn_opts_init(&opts);
     opts.deadline_ms = (uint64_t)r->o->deadline_ms;
+    opts.busy_poll_us = (uint64_t)r->o->busy_poll_us;
     if (r->o->wire) {
         int w = 0;
         while (w < 3 && strcmp(r->o->wire, names[w]) != 0)

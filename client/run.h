@@ -14,8 +14,9 @@
 #include "model/ffn.h"
 
 struct run_options {
-    const char *model_path, *ffn, *prompt, *prompt_file, *wire, *system, *stats_path, *teacher_path, *logits_path, *activations;
-    int64_t tokens, threads, context, chunk, top_k, seed, deadline_ms;
+    const char *model_path, *ffn, *prompt, *prompt_file, *wire, *system, *stats_path, *teacher_path, *logits_path,
+        *activations;
+    int64_t tokens, threads, context, chunk, top_k, seed, deadline_ms, busy_poll_us;
     double temperature, top_p;
     bool chat, ignore_eos, quiet;
 };

@@ -31,11 +31,14 @@ void http_headers_free(struct http_headers *h);
 /* Copies both. False: out of memory, or a byte that would break the framing. */
 bool http_headers_add(struct http_headers *h, const char *name, const char *value) LQ_MUST_CHECK;
 /* First line of that name, or NULL; lives as long as h is unchanged. */
+bool http_headers_add_u64(struct http_headers *h, const char *name, uint64_t v) LQ_MUST_CHECK;
 const char *http_headers_get(const struct http_headers *h, const char *name);
 /* All lines of that name joined by ", " into buf; NULL when there is none;
  * a list that does not fit is cut at the last whole line. */
 const char *http_headers_join(const struct http_headers *h, const char *name, char *buf, size_t buf_n);
 size_t http_headers_n(const struct http_headers *h);
+/* Adds from's line i. */
+bool http_headers_copy(struct http_headers *to, const struct http_headers *from, size_t i) LQ_MUST_CHECK;
 void http_headers_at(const struct http_headers *h, size_t i, const char **name, const char **value);
 
 /* ---- server ---------------------------------------------------------- */
@@ -52,6 +55,12 @@ struct http_server_opts {
     uint32_t idle_timeout_ms;   /* 75000: keep-alive */
     uint32_t connections_max;   /* 0: what the open-file limit allows, less 64 */
     const char *server_name;    /* Server: header */
+    /* Several loops, one listener: the second and further servers name the first, whose
+     * socket they accept from too (EPOLLEXCLUSIVE, not SO_REUSEPORT: a port has one
+     * owner). It must outlive their http_server_new() only. Each takes its share of
+     * connections_max. */
+    const struct http_server *shared; /* NULL: binds a socket of its own */
+    uint32_t loops_n;                 /* how many share it, this one included; 0 as 1 */
 };
 void http_server_opts_init(struct http_server_opts *o); /* the defaults above */
 
@@ -65,7 +74,7 @@ enum lq_err http_server_new(struct event_base *base, const struct http_server_op
                             void *arg, struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
 /* "http://HOST:PORT" with the real port, IPv6 in brackets, or "unix:/path". */
 const char *http_server_url(const struct http_server *s);
-size_t http_server_connections_n(const struct http_server *s);
+size_t http_server_connections_n(const struct http_server *s); /* from any thread */
 /* Stops accepting, closes idle connections, answers carry Connection: close. */
 void http_server_drain(struct http_server *s);
 /* Closes everything; open requests get their on_gone. */
@@ -141,8 +150,8 @@ void http_pool_opts_init(struct http_pool_opts *o);
  * naming it. A trailing slash is ignored. Names are resolved without blocking. */
 enum lq_err http_pool_new(struct event_base *base, const char *url, const struct http_pool_opts *o,
                           struct http_pool **out, struct lq_fault *fault) LQ_MUST_CHECK;
-const char *http_pool_url(const struct http_pool *p); /* without the trailing slash */
-uint32_t http_pool_inflight_n(const struct http_pool *p);
+const char *http_pool_url(const struct http_pool *p);     /* without the trailing slash */
+uint32_t http_pool_inflight_n(const struct http_pool *p); /* from any thread */
 /* Open calls end with LQ_CANCELLED (their on_end runs). */
 void http_pool_free(struct http_pool *p);
 

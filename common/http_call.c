@@ -96,21 +96,16 @@ static bool is_line_part(const char *s)
 
 static bool write_head(struct http_call *c, const struct http_call_opts *o)
 {
-    struct evbuffer *h = c->head;
-    bool ok = evbuffer_add_printf(h, "%s %s HTTP/1.1\r\nHost: %s\r\n", o->method, o->path, c->pool->host_header) > 0;
-    for (size_t i = 0; o->headers && i < http_headers_n(o->headers); i++) {
-        const char *name, *value;
-        http_headers_at(o->headers, i, &name, &value);
-        ok &= evbuffer_add_printf(h, "%s: %s\r\n", name, value) > 0;
-    }
+    char text[HTTP_DECIMAL_CHARS];
     uint64_t length = o->streamed ? o->stream_length : o->body ? evbuffer_get_length(o->body) : 0;
+    bool sized = o->body || o->streamed || strcmp(o->method, "POST") == 0;
     c->chunked = o->streamed && length == HTTP_LENGTH_UNKNOWN;
     c->stream_left = length;
-    if (c->chunked)
-        ok &= evbuffer_add_printf(h, "Transfer-Encoding: chunked\r\n") > 0;
-    else if (o->body || o->streamed || strcmp(o->method, "POST") == 0)
-        ok &= evbuffer_add_printf(h, "Content-Length: %" PRIu64 "\r\n", length) > 0;
-    return ok && evbuffer_add(h, "\r\n", 2) == 0;
+    const char *const begin[] = {o->method, " ", o->path, " HTTP/1.1\r\nHost: ", c->pool->host_header, "\r\n", NULL};
+    const char *const chunked_end[] = {"Transfer-Encoding: chunked\r\n\r\n", NULL};
+    const char *const sized_end[] = {"Content-Length: ", http_decimal(length, text), "\r\n\r\n", NULL};
+    const char *const bare_end[] = {"\r\n", NULL};
+    return http_head_write(begin, o->headers, c->chunked ? chunked_end : sized ? sized_end : bare_end, c->head);
 }
 
 static bool arm_deadline(struct http_call *c, uint64_t ms)
@@ -140,13 +135,16 @@ enum lq_err http_call_start(struct http_pool *p, const struct http_call_opts *o,
     c->in = evbuffer_new();
     c->pending = o->streamed ? evbuffer_new() : NULL;
     c->timer = evtimer_new(p->base, on_timer, c);
-    if (!c->head || !c->in || (o->streamed && !c->pending) || !c->timer || !write_head(c, o) ||
-        !arm_deadline(c, o->deadline_ms)) {
+    if (!c->head || !c->in || (o->streamed && !c->pending) || !c->timer || !write_head(c, o)) {
         call_free(c);
         return lq_fail(fault, LQ_NOMEM, "out of memory for a call");
     }
+    pool_assign(p, c, false); /* which ends nothing at once; the peer works while the rest is done */
+    if (!arm_deadline(c, o->deadline_ms)) {
+        http_call_cancel(c);
+        return lq_fail(fault, LQ_NOMEM, "out of memory for a call");
+    }
     *out = c;
-    pool_assign(p, c, false);
     return LQ_OK;
 }
 

@@ -126,7 +126,7 @@ void http_front_count(struct http_front_books *b, unsigned format, int status, u
     metric_observe_us(b->seconds, clock_us() - start_us);
     metric_add(b->bytes_in, in_bytes);
     metric_add(b->bytes_out, out_bytes);
-    b->served_n += status == 200;
+    b->served_n += status == 200 ? 1 : 0;
 }
 
 void http_front_fail(struct http_front_books *b, struct http_req *r, unsigned format, uint64_t in_bytes,

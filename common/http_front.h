@@ -40,7 +40,7 @@ struct http_front_books {
     struct metric *requests[WIRE_FORMATS_N + 1][HTTP_FRONT_CLASSES_N]; /* [body format, JSON last][2xx, 4xx, 5xx] */
     struct metric *seconds;                                            /* header whole -> answer handed over */
     struct metric *bytes_in, *bytes_out;                               /* bodies */
-    uint64_t served_n;                                                 /* answered with 200 */
+    _Atomic uint64_t served_n;                                         /* answered with 200 */
 };
 /* Registers requests_total under that name. False: out of memory. */
 bool http_front_request_series(struct metrics *m, const char *name, struct http_front_books *b);

@@ -3,7 +3,7 @@
 #ifndef LQ_COMMON_HTTP_IMPL_H
 #define LQ_COMMON_HTTP_IMPL_H
 
-#include <event2/listener.h>
+#include <stdatomic.h>
 
 #include "common/http_io.h"
 #include "common/http_parse.h"
@@ -56,13 +56,14 @@ struct http_server {
     struct event_base *base;
     struct http_server_opts opts;
     char *server_name, *unix_path, url[300];
-    struct evconnlistener *listener;
+    int listen_fd, share_fd; /* -1: none; share_fd: the epoll through which several loops wait for listen_fd */
+    struct event *accept_ev; /* NULL: not listening any more */
     struct event *resume_ev; /* listens again after it ran out of descriptors */
     struct log_limit full_log, accept_log;
     http_on_request on_request;
     void *arg;
     struct conn *conns;
-    size_t conns_n;
+    _Atomic size_t conns_n;
     bool draining;
     time_t date_s; /* cache of the Date header */
     char date[40];

@@ -13,9 +13,8 @@
 #include "common/clock.h"
 
 enum {
-    CHAIN_BYTES = 64,                          /* what evbuffer adds, before it rounds up to a power of 2 */
-    READ_BYTES = 16 * 1024 - CHAIN_BYTES,      /* head and body of most messages, in one read */
-    READ_MORE_BYTES = 64 * 1024 - CHAIN_BYTES, /* once that was full */
+    CHAIN_BYTES = 64,                     /* what evbuffer adds, before it rounds up to a power of 2 */
+    READ_BYTES = 64 * 1024 - CHAIN_BYTES, /* head and body of most messages, in one read */
 };
 
 /* ---- guard ------------------------------------------------------------------------- */
@@ -86,14 +85,14 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
     size_t had = evbuffer_get_length(io->in), have = had;
     int error = ENOMEM;
     ssize_t n = io->broken ? -1 : 1;
-    for (size_t want = READ_BYTES; n > 0; want = READ_MORE_BYTES) {
+    while (n > 0) {
         size_t room = have < HTTP_HIGH_WATER_BYTES ? HTTP_HIGH_WATER_BYTES - have : 0;
         if (room == 0) {
             io->paused = true; /* memory is bounded, whatever the peer sends */
             event_del(io->reader);
             break;
         }
-        want = want < room ? want : room;
+        size_t want = READ_BYTES < room ? READ_BYTES : room;
         n = read_some(io, want, &error);
         have = evbuffer_get_length(io->in);
         if (n >= 0 && (size_t)n < want) /* the socket is empty, most likely: no read just to hear EAGAIN */

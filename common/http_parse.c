@@ -155,9 +155,11 @@ static enum lq_err scan(struct http_parse *p, const unsigned char *s, size_t n, 
 {
     *end = 0;
     for (size_t i = p->scanned_n; i < n; i++) {
+        if (i > p->line_at && s[i - 1] != '\r') /* most bytes; ' ' and ':' matter only where a line begins */
+            i += http_text_n(s + i, n - i);
+        if (i == n)
+            break;
         unsigned char c = s[i];
-        if (c > ' ' && c < 0x7f && c != ':' && i > p->line_at && s[i - 1] != '\r')
-            continue; /* most bytes */
         bool after_cr = i > p->line_at && s[i - 1] == '\r';
         if (i == 0 && wrong_beginning(p, c))
             return bad(fault, wrong_beginning(p, c));
@@ -190,17 +192,6 @@ static bool is_digits(const char *s)
     return true;
 }
 
-static size_t count(const struct http_headers *h, const char *name)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < http_headers_n(h); i++) {
-        const char *k, *v;
-        http_headers_at(h, i, &k, &v);
-        found += strcasecmp(k, name) == 0;
-    }
-    return found;
-}
-
 /* Is `word` a member of the list that Connection holds? */
 static bool connection_says(const struct http_headers *h, const char *word)
 {
@@ -216,8 +207,8 @@ static bool connection_says(const struct http_headers *h, const char *word)
 static enum lq_err judge(struct http_parse *p, struct lq_fault *fault)
 {
     const struct http_headers *h = p->headers;
-    size_t lengths_n = count(h, "Content-Length"), codings_n = count(h, "Transfer-Encoding"),
-           hosts_n = count(h, "Host");
+    size_t lengths_n = http_headers_count(h, "Content-Length"),
+           codings_n = http_headers_count(h, "Transfer-Encoding"), hosts_n = http_headers_count(h, "Host");
     if (p->ll.http_major != 1 || p->ll.http_minor > 1)
         return bad(fault, "only HTTP/1.0 and 1.1 are spoken here");
     if (!p->is_request && p->status < 100)

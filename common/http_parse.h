@@ -57,7 +57,17 @@ enum lq_err http_parse_body(struct http_parse *p, struct evbuffer *in, struct ev
 /* http_headers_add() for strings that do not end: LQ_BAD_FRAMING, LQ_BIG_HEADERS, LQ_NOMEM. */
 enum lq_err http_headers_add_n(struct http_headers *h, const char *name, size_t name_n, const char *value,
                                size_t value_n) LQ_MUST_CHECK;
+size_t http_headers_count(const struct http_headers *h, const char *name);
+/* v in decimal; the text lies at the end of `text`. */
+enum { HTTP_DECIMAL_CHARS = 21 };
+const char *http_decimal(uint64_t v, char text[HTTP_DECIMAL_CHARS]);
+/* Appends a head: the parts of begin, each of h (NULL: none) as a line, the parts of end;
+ * both lists end with NULL. False: out of memory, nothing added. */
+bool http_head_write(const char *const *begin, const struct http_headers *h, const char *const *end,
+                     struct evbuffer *out) LQ_MUST_CHECK;
 bool http_is_token(const char *s, size_t n);
+/* How many bytes at the front of text are no control bytes. */
+size_t http_text_n(const void *text, size_t n);
 
 /* The peer closed. True: that is the end of this message. */
 bool http_parse_eof(struct http_parse *p);

@@ -5,6 +5,7 @@
 #define LQ_COMMON_HTTP_POOL_IMPL_H
 
 #include <event2/util.h>
+#include <stdatomic.h>
 #include <sys/queue.h>
 
 #include "common/http_io.h"
@@ -65,7 +66,7 @@ struct http_pool {
     struct resolver *resolver; /* made when a name must be looked up */
     struct wire_list wires;
     struct call_list waiting, failing;
-    uint32_t inflight_n; /* wires that have a call */
+    _Atomic uint32_t inflight_n; /* wires that have a call */
     uint32_t idle_n;
     bool closed;
 };

@@ -240,22 +240,26 @@ struct head {
 /* Into c->io.out. False: out of memory. */
 static bool write_head(struct conn *c, const struct head *h)
 {
-    struct evbuffer *out = c->io.out;
-    bool ok = evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: %s\r\nX-Request-Id: %s\r\n", h->status,
-                                  reason(h->status), date_now(c->server), c->server->server_name, h->id) > 0;
-    for (size_t i = 0; h->headers && i < http_headers_n(h->headers); i++) {
-        const char *name, *value;
-        http_headers_at(h->headers, i, &name, &value);
-        ok &= evbuffer_add_printf(out, "%s: %s\r\n", name, value) > 0;
-    }
+    char status[HTTP_DECIMAL_CHARS], length[HTTP_DECIMAL_CHARS];
     const char *connection = !h->keep_alive ? "Connection: close\r\n" : h->old ? "Connection: keep-alive\r\n" : "";
-    if (h->chunked)
-        ok &= evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n%s\r\n", connection) > 0;
-    else if (h->length != HTTP_LENGTH_UNKNOWN && h->status != 204) /* RFC 9110, 8.6: a 204 has none */
-        ok &= evbuffer_add_printf(out, "Content-Length: %" PRIu64 "\r\n%s\r\n", h->length, connection) > 0;
-    else
-        ok &= evbuffer_add_printf(out, "%s\r\n", connection) > 0;
-    return ok;
+    const char *const begin[] = {"HTTP/1.1 ",
+                                 http_decimal((uint64_t)h->status, status),
+                                 " ",
+                                 reason(h->status),
+                                 "\r\nDate: ",
+                                 date_now(c->server),
+                                 "\r\nServer: ",
+                                 c->server->server_name,
+                                 "\r\nX-Request-Id: ",
+                                 h->id,
+                                 "\r\n",
+                                 NULL};
+    bool sized = h->length != HTTP_LENGTH_UNKNOWN && h->status != 204; /* RFC 9110, 8.6: a 204 has none */
+    const char *const chunked_end[] = {"Transfer-Encoding: chunked\r\n", connection, "\r\n", NULL};
+    const char *const sized_end[] = {
+        "Content-Length: ", http_decimal(h->length, length), "\r\n", connection, "\r\n", NULL};
+    const char *const bare_end[] = {connection, "\r\n", NULL};
+    return http_head_write(begin, h->headers, h->chunked ? chunked_end : sized ? sized_end : bare_end, c->io.out);
 }
 
 static bool is_head(const struct http_req *r)

@@ -295,6 +295,7 @@ enum lq_err http_server_new(struct event_base *base, const struct http_server_op
     if (!s)
         return lq_fail(fault, LQ_NOMEM, "out of memory for a server");
     s->guard.release = server_release;
+    s->listen_fd = s->share_fd = -1;
     s->base = base;
     s->opts = *o;
     s->on_request = on_request;

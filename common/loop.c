@@ -1,6 +1,7 @@
 /* loop: see loop.h. */
 #include "common/loop.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -10,6 +11,9 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/spin.h"
+
+enum { HEAP_PIECE_BYTES_MAX = 1 << 20, HEAP_KEPT_BYTES = 8 << 20 };
 
 struct later {
     struct later *next;
@@ -25,6 +29,7 @@ struct loop {
     void (*on_drain)(void *arg);
     void *drain_arg;
     bool draining;
+    struct spin spin;
 
     pthread_mutex_t mu; /* guards the message list alone */
     struct loop_msg *first, **last;
@@ -134,6 +139,10 @@ enum lq_err loop_on_signals(struct loop *l, void (*on_drain)(void *arg), void *a
 struct loop *loop_new(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
+    /* A body's buffers are freed and wanted again at each request: given back to the
+     * kernel in between, their pages cost more faults than all else that is done to them. */
+    (void)mallopt(M_MMAP_THRESHOLD, HEAP_PIECE_BYTES_MAX);
+    (void)mallopt(M_TRIM_THRESHOLD, HEAP_KEPT_BYTES);
     struct loop *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
@@ -187,7 +196,19 @@ struct event_base *loop_base(struct loop *l)
 
 void loop_run(struct loop *l)
 {
-    event_base_dispatch(l->base);
+    if (l->spin.poll_us == 0) {
+        event_base_dispatch(l->base);
+        return;
+    }
+    while (spin_turn(&l->spin, l->base) == 0 && !event_base_got_break(l->base)) {
+    }
+}
+
+void loop_busy_poll(struct loop *l, uint64_t us, unsigned threads_n)
+{
+    if (!spin_init(&l->spin, us, threads_n))
+        log_warn("busy_poll_off us=%llu spinning_threads=%u why=%s", (unsigned long long)us, threads_n,
+                 log_q("too few CPUs for the threads that would spin"));
 }
 
 void loop_stop(struct loop *l)

@@ -17,6 +17,9 @@ struct event_base *loop_base(struct loop *l);
 
 /* Runs until loop_stop(). */
 void loop_run(struct loop *l);
+/* Before loop_run(): polls for us after each event before it sleeps; threads_n: how many
+ * loops of the process do (common/spin.h). Logs when there are too few CPUs for that. */
+void loop_busy_poll(struct loop *l, uint64_t us, unsigned threads_n);
 void loop_stop(struct loop *l);
 
 /* fn(arg) after the current turn, on the loop's thread; for frees under a callback. */

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/spin.h"
 
 enum { DRAIN_POLL_MS = 20 };
 
@@ -43,14 +44,18 @@ void serve_opt_rows(struct serve_opts *o, struct opt *rows)
          &o->idle_timeout_ms},
         {"max-connections", 0, OPT_INT, "N", NULL, "open connections, 0: by the open-file limit (default 0)", 0,
          1000000, &o->connections_max},
+        {"busy-poll", 0, OPT_INT, "US", NULL,
+         "poll for so long after each event before sleeping: saves wake-ups, costs a core a loop (default 0)", 0,
+         SPIN_US_MAX, &o->busy_poll_us},
         {"log-level", 0, OPT_TEXT, "LEVEL", "LARQL_LOG", "debug, info, warn or error (default info)", 0, 0,
          &o->log_level},
     };
     memcpy(rows, table, sizeof table);
 }
 
-enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const char *server_name, http_on_request fn,
-                         void *arg, struct http_server **out, struct lq_fault *fault)
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,
+                         unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
+                         struct http_server **out, struct lq_fault *fault)
 {
     struct http_server_opts h;
     http_server_opts_init(&h);
@@ -62,6 +67,8 @@ enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const char 
     h.idle_timeout_ms = (uint32_t)o->idle_timeout_ms;
     h.connections_max = (uint32_t)o->connections_max;
     h.server_name = server_name;
+    h.shared = shared;
+    h.loops_n = loops_n;
     return http_server_new(loop_base(l), &h, fn, arg, out, fault);
 }
 
@@ -71,28 +78,59 @@ void serve_ready(const struct http_server *s)
     fflush(stdout);
 }
 
+static bool rest_has_ended(const struct serve_drain *d)
+{
+    for (const struct serve_drain *n = d->next; n; n = n->next)
+        if (!n->ended)
+            return false;
+    return true;
+}
+
 static void on_drain_poll(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct serve_drain *d = arg;
     size_t left_n = http_server_connections_n(d->server);
-    if (left_n == 0 || clock_us() >= d->until_us) {
+    if (!d->ended && (left_n == 0 || clock_us() >= d->until_us)) {
         log_info("drain_end connections=%zu", left_n);
+        d->ended = true;
+    }
+    if (d->ended && rest_has_ended(d)) { /* who gets the signals goes last */
         loop_stop(d->loop);
         return;
     }
     struct timeval tv = {.tv_usec = DRAIN_POLL_MS * 1000};
-    if (event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_drain_poll, d, &tv) != 0)
+    if (event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_drain_poll, d, &tv) != 0) {
+        d->ended = true;
         loop_stop(d->loop); /* out of memory: nothing better than to end now */
+    }
+}
+
+static void begin(struct serve_drain *d)
+{
+    *d->draining = true;
+    d->until_us = clock_us() + d->drain_ms * 1000;
+    http_server_drain(d->server);
+    on_drain_poll(-1, 0, d);
+}
+
+static void on_told(struct loop_msg *m)
+{
+    begin((struct serve_drain *)m);
+}
+
+void serve_drain_tell(struct serve_drain *d)
+{
+    d->told.fn = on_told;
+    loop_post(d->loop, &d->told);
 }
 
 static void on_drain(void *arg)
 {
     struct serve_drain *d = arg;
-    *d->draining = true;
-    d->until_us = clock_us() + d->drain_ms * 1000;
-    http_server_drain(d->server);
-    on_drain_poll(-1, 0, d);
+    for (struct serve_drain *n = d->next; n; n = n->next)
+        serve_drain_tell(n);
+    begin(d);
 }
 
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault)

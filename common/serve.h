@@ -10,28 +10,38 @@
 struct serve_opts {
     const char *host, *unix_path, *log_level;
     int64_t port, header_timeout_ms, body_timeout_ms, idle_timeout_ms, connections_max;
-    int64_t body_mb, json_mb, deadline_ms, drain_ms;
+    int64_t body_mb, json_mb, deadline_ms, drain_ms, busy_poll_us;
 };
 void serve_opts_init(struct serve_opts *o, int port);
 
 /* Their rows of an option table: SERVE_OPTS_N of them into rows. */
-enum { SERVE_OPTS_N = 12 };
+enum { SERVE_OPTS_N = 13 };
 void serve_opt_rows(struct serve_opts *o, struct opt *rows);
 
-enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const char *server_name, http_on_request fn,
-                         void *arg, struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
+/* shared: the server of another loop whose listener this one accepts from too, or NULL.
+ * loops_n of them share --max-connections. */
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,
+                         unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
+                         struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Prints `ready url=...` on stdout, the only line there. */
 void serve_ready(const struct http_server *s);
 
 /* The first SIGTERM or SIGINT sets *draining, stops accepting, and stops the loop
- * when the last connection has ended or after drain_ms; the second exits. */
+ * when the last connection has ended or after drain_ms; the second exits. With several
+ * loops the one that gets the signals tells those in `next`, each on its own thread, and
+ * stops last: until then it hears the second. */
 struct serve_drain {
+    struct loop_msg told; /* first */
+    struct serve_drain *next;
     struct loop *loop;
     struct http_server *server;
     bool *draining;
     uint64_t drain_ms, until_us;
+    _Atomic bool ended;
 };
+/* Begins it on d's own loop; from any thread, once. */
+void serve_drain_tell(struct serve_drain *d);
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault) LQ_MUST_CHECK;
 
 #endif

@@ -9,7 +9,25 @@ static size_t up_n(const struct router *rt)
 {
     size_t n = 0;
     for (size_t i = 0; i < rt->links_n; i++)
-        n += rt->links[i].state == LINK_UP;
+        n += rt->links[i].view->state == LINK_UP;
+    return n;
+}
+
+static uint64_t served_n(const struct crew *crew)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < crew->routers_n; i++)
+        n += crew->routers[i].m.books.served_n;
+    return n;
+}
+
+/* Over all loops. */
+static uint32_t inflight_n(const struct link *l)
+{
+    const struct crew *crew = l->router->crew;
+    uint32_t n = 0;
+    for (size_t i = 0; i < crew->routers_n; i++)
+        n += http_pool_inflight_n(crew->routers[i].links[l - l->router->links].pool);
     return n;
 }
 
@@ -25,7 +43,7 @@ static const struct link *known_link(const struct router *rt)
 static bool route_is_up(const struct router *rt, const struct route *r)
 {
     for (uint32_t i = 0; i < r->replicas_n; i++)
-        if (rt->links[r->replicas[i]].state == LINK_UP)
+        if (rt->links[r->replicas[i]].view->state == LINK_UP)
             return true;
     return false;
 }
@@ -51,8 +69,8 @@ static void answer_health(void *arg, struct http_req *r)
     const char *status = rt->draining ? "draining" : live > 0 ? "ok" : "loading";
     http_front_json_new(r, rt->draining || live == 0 ? 503 : 200,
                         json_pack("{ss,sI,sI,s{sI,sI,sI}}", "status", status, "uptime_seconds",
-                                  (json_int_t)((clock_us() - rt->start_us) / 1000000), "requests_served",
-                                  (json_int_t)rt->m.books.served_n, "coverage", "layers",
+                                  (json_int_t)((clock_us() - rt->crew->start_us) / 1000000), "requests_served",
+                                  (json_int_t)served_n(rt->crew), "coverage", "layers",
                                   (json_int_t)(known ? known->stats.layers : 0), "mapped", (json_int_t)mapped, "live",
                                   (json_int_t)live));
 }
@@ -95,20 +113,25 @@ static void answer_models(void *arg, struct http_req *r)
     const struct link *l = known_link(rt);
     json_t *data = json_array();
     if (l)
-        json_array_append_new(data,
-                              json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
-                                        (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->start_us) / 1000000)),
-                                        "owned_by", "larql-grid"));
+        json_array_append_new(
+            data, json_pack("{ss,ss,sI,ss}", "id", l->stats.model, "object", "model", "created",
+                            (json_int_t)(time(NULL) - (time_t)((clock_us() - rt->crew->start_us) / 1000000)),
+                            "owned_by", "larql-grid"));
     http_front_json_new(r, 200, json_pack("{ss,so}", "object", "list", "data", data));
 }
 
 static json_t *replica(const struct link *l)
 {
-    json_t *o = json_pack("{ss,ss,si,sf,sI}", "url", l->url, "state", link_state_name(l->state), "in_flight",
-                          (int)http_pool_inflight_n(l->pool), "latency_ms", l->latency_us / 1000.0, "answers",
-                          (json_int_t)l->answers_n);
-    if (o && l->state == LINK_DOWN)
-        json_object_set_new(o, "why", json_stringn_nocheck(l->why, strlen(l->why)));
+    struct shard_view *v = l->view;
+    enum link_state state = v->state;
+    json_t *o =
+        json_pack("{ss,ss,si,sf,sI}", "url", l->url, "state", link_state_name(state), "in_flight", (int)inflight_n(l),
+                  "latency_ms", v->latency_us / 1000.0, "answers", (json_int_t)v->answers_n);
+    if (o && state == LINK_DOWN) {
+        pthread_mutex_lock(&v->mu);
+        json_object_set_new(o, "why", json_stringn_nocheck(v->why, strlen(v->why)));
+        pthread_mutex_unlock(&v->mu);
+    }
     return o;
 }
 
@@ -131,8 +154,11 @@ static void answer_metrics(void *arg, struct http_req *r)
 {
     struct router *rt = arg;
     metric_set(rt->m.shards_up, (double)up_n(rt));
-    metric_set(rt->m.connections, (double)http_server_connections_n(rt->server));
-    http_front_metrics(r, rt->metrics);
+    size_t connections_n = 0;
+    for (size_t i = 0; i < rt->crew->routers_n; i++)
+        connections_n += http_server_connections_n(rt->crew->routers[i].server);
+    metric_set(rt->m.connections, (double)connections_n);
+    http_front_metrics(r, rt->crew->metrics);
 }
 
 void admin_on_request(struct http_req *r, void *router)
@@ -145,9 +171,10 @@ void admin_on_request(struct http_req *r, void *router)
     http_front_dispatch(pages, sizeof pages / sizeof *pages, router, r);
 }
 
-bool admin_metrics_init(struct router *rt)
+bool admin_metrics_init(struct crew *crew)
 {
-    struct metrics *m = rt->metrics = metrics_new();
+    struct metrics *m = crew->metrics = metrics_new();
+    struct router *rt = crew->routers;
     if (!m)
         return false;
     bool ok = http_front_request_series(m, "larql_router_requests_total", &rt->m.books);
@@ -172,5 +199,7 @@ bool admin_metrics_init(struct router *rt)
         *rest[i].to = rest[i].make(m, rest[i].name, rest[i].help, "");
         ok &= *rest[i].to != NULL;
     }
+    for (size_t i = 1; i < crew->routers_n; i++)
+        crew->routers[i].m = rt->m;
     return ok;
 }

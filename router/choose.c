@@ -5,10 +5,11 @@
 static bool better(const struct link *a, const struct link *b)
 {
     static const unsigned rank[LINK_STATES_N] = {[LINK_UP] = 0, [LINK_NEW] = 1, [LINK_DOWN] = 2};
-    if (rank[a->state] != rank[b->state])
-        return rank[a->state] < rank[b->state];
+    enum link_state s = a->view->state, t = b->view->state; /* read once: another loop may change it */
+    if (rank[s] != rank[t])
+        return rank[s] < rank[t];
     uint32_t x = http_pool_inflight_n(a->pool), y = http_pool_inflight_n(b->pool);
-    return x != y ? x < y : a->latency_us < b->latency_us;
+    return x != y ? x < y : a->view->latency_us < b->view->latency_us;
 }
 
 static bool has_replica(const struct route *r, uint32_t link)

@@ -12,7 +12,6 @@
  *
  * Bodies are moved between evbuffers by reference; no float is decoded here. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -103,7 +102,7 @@ static void on_head(struct http_call *c, int status, const struct http_headers *
     for (size_t i = 0; i < http_headers_n(h) && f->head; i++) {
         const char *name, *value;
         http_headers_at(h, i, &name, &value);
-        if (is_relayed(name) && !http_headers_add(f->head, name, value)) {
+        if (is_relayed(name) && !http_headers_copy(f->head, h, i)) {
             http_headers_free(f->head); /* out of memory: on_answer_end says so */
             f->head = NULL;
         }
@@ -228,15 +227,13 @@ struct http_headers *flow_shard_headers(struct http_req *r, uint64_t deadline_us
 {
     const struct http_headers *from = http_req_headers(r);
     struct http_headers *h = http_headers_new();
-    char left[32];
-    snprintf(left, sizeof left, "%" PRIu64, flow_ms_left(deadline_us));
-    bool ok =
-        h && http_headers_add(h, "X-Request-Id", http_req_id(r)) && http_headers_add(h, "X-Larql-Deadline-Ms", left);
+    bool ok = h && http_headers_add(h, "X-Request-Id", http_req_id(r)) &&
+              http_headers_add_u64(h, "X-Larql-Deadline-Ms", flow_ms_left(deadline_us));
     for (size_t i = 0; i < http_headers_n(from) && ok; i++) {
         const char *name, *value;
         http_headers_at(from, i, &name, &value);
         if (strcasecmp(name, "Content-Type") == 0 || strcasecmp(name, "Accept") == 0)
-            ok = http_headers_add(h, name, value);
+            ok = http_headers_copy(h, from, i);
     }
     if (ok)
         return h;

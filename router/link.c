@@ -24,15 +24,32 @@ const char *link_state_name(enum link_state s)
 /* The only place that assigns a state; each step is logged once, with its reason. */
 static void set_state(struct link *l, enum link_state to, const char *why)
 {
-    if (l->state == to)
+    struct shard_view *v = l->view;
+    if (to == LINK_DOWN) { /* before the state, which says that it is there */
+        pthread_mutex_lock(&v->mu);
+        if (v->state != LINK_DOWN)
+            snprintf(v->why, sizeof v->why, "%s", why);
+        pthread_mutex_unlock(&v->mu);
+    }
+    if (v->state == to)
         return;
-    assert(step_ok[l->state] & 1u << to);
+    enum link_state from = atomic_exchange(&v->state, to);
+    if (from == to) /* another loop was faster */
+        return;
+    assert(step_ok[from] & 1u << to);
     enum log_level level = to == LINK_DOWN ? LOG_WARN : LOG_INFO;
-    log_line(level, "shard_state url=%s from=%s to=%s why=%s", l->url, state_name[l->state], state_name[to],
-             log_q(why));
-    if (to == LINK_DOWN)
-        snprintf(l->why, sizeof l->why, "%s", why);
-    l->state = to;
+    log_line(level, "shard_state url=%s from=%s to=%s why=%s", l->url, state_name[from], state_name[to], log_q(why));
+}
+
+void shard_view_init(struct shard_view *v)
+{
+    *v = (struct shard_view){.state = LINK_NEW};
+    pthread_mutex_init(&v->mu, NULL);
+}
+
+void shard_view_release(struct shard_view *v)
+{
+    pthread_mutex_destroy(&v->mu);
 }
 
 static void probe_in(struct link *l, unsigned ms)
@@ -64,8 +81,9 @@ static void probe_done(struct link *l, const char *why)
     probe_in(l, why ? PROBE_DOWN_MS : PROBE_UP_MS);
     if (!l->probed_once) {
         l->probed_once = true;
-        if (--l->router->first_probes_left == 0)
-            l->router->on_first_probes(l->router);
+        struct crew *crew = l->router->crew;
+        if (atomic_fetch_sub(&crew->first_probes_left, 1) == 1)
+            crew->on_first_probes(crew);
     }
 }
 
@@ -105,7 +123,7 @@ static void on_probe(evutil_socket_t fd, short what, void *arg)
 
 enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct lq_fault *fault)
 {
-    *l = (struct link){.router = rt, .url = url};
+    *l = (struct link){.router = rt, .url = url, .view = &rt->crew->views[l - rt->links]};
     struct http_pool_opts o;
     http_pool_opts_init(&o);
     enum lq_err rc = http_pool_new(loop_base(rt->loop), url, &o, &l->pool, fault);
@@ -130,9 +148,12 @@ void link_release(struct link *l)
 
 void link_answered(struct link *l, uint64_t us)
 {
-    l->answers_n++;
-    l->latency_us = l->answers_n == 1 ? (double)us : l->latency_us + 0.1 * ((double)us - l->latency_us);
-    if (l->state != LINK_UP) {
+    struct shard_view *v = l->view;
+    double mean = atomic_load_explicit(&v->latency_us, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&v->answers_n, 1, memory_order_relaxed) == 0)
+        mean = (double)us;
+    atomic_store_explicit(&v->latency_us, mean + 0.1 * ((double)us - mean), memory_order_relaxed);
+    if (v->state != LINK_UP) {
         set_state(l, LINK_UP, "answered a request");
         probe_in(l, l->stats.hidden ? PROBE_UP_MS : 0); /* its stats may be missing still */
     }

@@ -3,11 +3,14 @@
  *         loop sees it; flow.c one request, raw; fanout.c one JSON request over
  *         several shards; admin.c health, stats, models, topology, metrics.
  * Thread: a struct router is one loop and all that it owns: its connections, its
- *         links with their pools. Several loops are several of these that share
- *         the route table, which nobody writes. One loop for now. */
+ *         links with their pools. Several loops (--threads) are several of these
+ *         that share a struct crew: the route table, which nobody writes, what is
+ *         known of each shard, and the metrics, both atomic. */
 #ifndef LQ_ROUTER_ROUTER_H
 #define LQ_ROUTER_ROUTER_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,17 +32,30 @@ struct router_metrics {
     struct metric *shards_up, *connections;
 };
 
+/* What all loops of this process share. Its arrays are made before the threads and freed
+ * after them. */
+struct crew {
+    const struct route_table *table;
+    struct router *routers;
+    size_t routers_n;
+    struct shard_view *views; /* of each of table->urls; link.h */
+    atomic_size_t first_probes_left;
+    void (*on_first_probes)(struct crew *crew); /* on the thread of whose probe was the last */
+    struct metrics *metrics;
+    uint64_t start_us;
+};
+
 struct router {
+    struct crew *crew;
     const struct route_table *table;
     struct link *links; /* links_n = table->urls_n, same order */
-    size_t links_n, first_probes_left;
-    void (*on_first_probes)(struct router *rt);
+    size_t links_n;
+    pthread_t thread;
+    bool has_thread; /* all but the first, which is main()'s */
     struct loop *loop;
     struct http_server *server;
     struct offload *json_thread; /* JSON over JSON_ON_LOOP_BYTES_MAX is parsed there */
-    struct metrics *metrics;
-    struct router_metrics m;
-    uint64_t start_us;
+    struct router_metrics m;     /* the crew's series; the books' served_n is this loop's */
     uint64_t body_max, json_max, deadline_ms;
     bool draining;
 };
@@ -74,6 +90,7 @@ void fanout_start(struct router *rt, struct http_req *r, struct evbuffer *body);
 
 /* admin.c: on_request of the server, by the table of pages. */
 void admin_on_request(struct http_req *r, void *router);
-bool admin_metrics_init(struct router *rt);
+/* Registers them once, in the first router; the others copy its m. */
+bool admin_metrics_init(struct crew *crew);
 
 #endif

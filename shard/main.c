@@ -116,7 +116,7 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc =
-        serve_listen(s->loop, &o->serve, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
+        serve_listen(s->loop, &o->serve, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
     struct serve_drain drain = {
         .loop = s->loop, .server = s->server, .draining = &s->draining, .drain_ms = (uint64_t)o->serve.drain_ms};
     if (!rc)
@@ -127,6 +127,7 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
     log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
              log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
              s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
+    loop_busy_poll(s->loop, (uint64_t)o->serve.busy_poll_us, 1);
     serve_ready(s->server);
     loop_run(s->loop);
     return LQ_OK;

@@ -5,6 +5,7 @@ import ctypes
 import math
 import os
 import struct
+import threading
 
 import pytest
 
@@ -22,7 +23,8 @@ if grid.SANITIZED:  # a sanitized library does not load into this interpreter
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("wire", ctypes.c_int), ("deadline_ms", ctypes.c_uint64), ("connect_ms", ctypes.c_uint64)]
+    _fields_ = [("wire", ctypes.c_int), ("deadline_ms", ctypes.c_uint64), ("connect_ms", ctypes.c_uint64),
+                ("busy_poll_us", ctypes.c_uint64)]
 
 
 class Stats(ctypes.Structure):
@@ -36,9 +38,9 @@ LIB.lq_ffn_model.restype = ctypes.c_char_p
 
 
 class Ffn:
-    def __init__(self, url, wire="f16", deadline_ms=5000):
+    def __init__(self, url, wire="f16", deadline_ms=5000, busy_poll_us=0):
         self.handle, self.why = ctypes.c_void_p(), ctypes.create_string_buffer(512)
-        o = Options(WIRES[wire], deadline_ms, 1000)
+        o = Options(WIRES[wire], deadline_ms, 1000, busy_poll_us)
         self.rc = LIB.lq_ffn_connect(url.encode(), ctypes.byref(o), ctypes.byref(self.handle), self.why)
 
     def forward(self, values=None, layer=3, rows=1):
@@ -80,6 +82,15 @@ def test_defaults_and_accept():
             assert ", ".join(sent.all("Accept")) == accept
             assert struct.unpack_from("<IIII", sent.body) == (3, 1, 1, 0)  # top_k 0
             assert sent.all("X-Larql-Deadline-Ms") == ["5000"]
+
+
+def test_busy_poll_gets_the_same_answers_and_ends_at_the_deadline():
+    with FakeShard(lambda r, c: http(200, answer(F16), F16)) as s, Ffn(s.url, busy_poll_us=200) as f:
+        for _ in range(100):
+            assert f.forward() == (OK, [2.0] * 6)
+    silent = FakeShard(lambda r, c: (threading.Event().wait(60), None)[1])
+    with silent, Ffn(silent.url, deadline_ms=300, busy_poll_us=200) as f:
+        assert f.forward()[0] == UNREACHABLE
 
 
 def test_server_that_lists_no_formats_gets_f32_bodies_and_the_wish():

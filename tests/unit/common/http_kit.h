@@ -98,7 +98,7 @@ static inline void raw_open_tcp(struct raw *r, struct http_server *s)
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(getsockname((int)evconnlistener_get_fd(s->listener), (struct sockaddr *)&a, &n), 0);
+    ck_assert_int_eq(getsockname(s->listen_fd, (struct sockaddr *)&a, &n), 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&a, n), 0);
     ck_assert_int_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
     raw_adopt(r, s->base, fd);

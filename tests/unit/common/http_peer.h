@@ -5,6 +5,8 @@
 #include <arpa/inet.h>
 
 #include "common/http_pool_impl.h"
+#include <event2/listener.h>
+
 #include "tests/unit/common/http_kit.h"
 
 /* ---- a scripted peer ------------------------------------------------------------------ */

@@ -1,4 +1,5 @@
 /* The ordered list of headers. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/http_parse.h"
@@ -49,6 +50,47 @@ START_TEST(names_compare_without_case_and_order_is_kept)
     ck_assert_str_eq(value, "two");
     http_headers_free(h);
     http_headers_free(NULL);
+}
+END_TEST
+
+START_TEST(many_and_long_lines_are_kept)
+{
+    enum { N = HTTP_HEADERS_MAX, LONG_N = 3000 };
+    struct http_headers *h = http_headers_new();
+    char text[LONG_N + 1], name[8];
+    memset(text, 'v', LONG_N);
+    text[LONG_N] = '\0';
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "N%d", i);
+        ck_assert(http_headers_add(h, name, text + (i % 3 == 1 ? 0 : LONG_N - i)));
+    }
+    ck_assert(!http_headers_add(h, "More", ""));
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        ck_assert_str_eq(http_headers_get(h, name), text + (i % 3 == 1 ? 0 : LONG_N - i));
+        ck_assert_uint_eq(http_headers_count(h, name), 1);
+    }
+    http_headers_free(h);
+}
+END_TEST
+
+START_TEST(a_head_is_written_in_order)
+{
+    const char *const begin[] = {"GET ", "/", " HTTP/1.1\r\n", NULL}, *const end[] = {"E: f\r\n", "\r\n", NULL},
+                      *const none[] = {NULL};
+    struct http_headers *h = http_headers_new();
+    struct evbuffer *out = evbuffer_new();
+    ck_assert(http_headers_add(h, "A", "b"));
+    ck_assert(http_headers_add_u64(h, "Zero", 0));
+    ck_assert(http_headers_add_u64(h, "Most", UINT64_MAX));
+    ck_assert(http_head_write(begin, h, end, out));
+    ck_assert(http_head_write(none, NULL, end, out));
+    const char *want = "GET / HTTP/1.1\r\nA: b\r\nZero: 0\r\nMost: 18446744073709551615\r\nE: f\r\n\r\n"
+                       "E: f\r\n\r\n";
+    ck_assert_uint_eq(evbuffer_get_length(out), strlen(want));
+    ck_assert_int_eq(memcmp(evbuffer_pullup(out, -1), want, strlen(want)), 0);
+    evbuffer_free(out);
+    http_headers_free(h);
 }
 END_TEST
 
@@ -118,6 +160,8 @@ int main(void)
     TCase *t = tcase_create("headers");
     tcase_add_loop_test(t, only_what_cannot_break_the_framing_is_added, 0, N(adds));
     tcase_add_test(t, names_compare_without_case_and_order_is_kept);
+    tcase_add_test(t, many_and_long_lines_are_kept);
+    tcase_add_test(t, a_head_is_written_in_order);
     tcase_add_loop_test(t, a_list_is_cut_at_a_whole_line, 0, N(joins));
     tcase_add_test(t, the_list_is_bounded);
     tcase_add_test(t, strings_need_no_end);
