@@ -1,4 +1,4 @@
-# Included by the Makefile: each bench/NAME.c is a program that compares two things in
+# Included by the Makefile: each bench/NAME.c, and whole.py, compares two things in
 # one run and prints the ratio. Absolute times are this machine's, at this moment.
 #
 #   make bench                    all of them, a table, and $(BUILD)/bench.json
@@ -18,7 +18,7 @@ JUDGES := $(MODEL_DIR)/judges
 LLAMA_ARCH := $(if $(filter aarch64,$(shell uname -m)),linux-arm64,linux-x64)
 LQ_GGML_DIR ?= $(JUDGES)/node_modules/@node-llama-cpp/$(LLAMA_ARCH)/bins/$(LLAMA_ARCH)
 
-BENCH ?= $(patsubst bench/%.c,%,$(wildcard bench/*.c))
+BENCH ?= $(patsubst bench/%.c,%,$(wildcard bench/*.c)) whole
 .PHONY: bench bench-run
 bench:
 	@deploy/packages.sh build bench

@@ -40,7 +40,9 @@ def main():
     rows, failed = [], []
     for name in names:
         print(f"== {name}", flush=True)
-        done = subprocess.run([os.path.join(build, "bench", name), "--json"], stdout=subprocess.PIPE, text=True, check=False)
+        script = os.path.join(os.path.dirname(__file__), name + ".py")
+        program = [sys.executable, script] if os.path.exists(script) else [os.path.join(build, "bench", name)]
+        done = subprocess.run([*program, "--json"], stdout=subprocess.PIPE, text=True, check=False)
         try:
             new = json.loads(done.stdout or "[]")
         except ValueError:
