@@ -100,8 +100,9 @@ INLINE __m512 negated(__m512 v)
     return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
 }
 
-INLINE void unpack_q4_0(const struct block_q4_0 *b, size_t step, struct tile *t)
+static void unpack_q4_0(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q4_0 *b = group;
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
@@ -111,8 +112,9 @@ INLINE void unpack_q4_0(const struct block_q4_0 *b, size_t step, struct tile *t)
     }
 }
 
-INLINE void unpack_q4_1(const struct block_q4_1 *b, size_t step, struct tile *t)
+static void unpack_q4_1(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q4_1 *b = group;
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
@@ -122,8 +124,9 @@ INLINE void unpack_q4_1(const struct block_q4_1 *b, size_t step, struct tile *t)
     }
 }
 
-INLINE void unpack_q5_0(const struct block_q5_0 *b, size_t step, struct tile *t)
+static void unpack_q5_0(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q5_0 *b = group;
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         __m512i c[4]; /* d, the first half of qh; the second half, ... */
         columns(&b[j], step, c);
@@ -134,8 +137,9 @@ INLINE void unpack_q5_0(const struct block_q5_0 *b, size_t step, struct tile *t)
     }
 }
 
-INLINE void unpack_q5_1(const struct block_q5_1 *b, size_t step, struct tile *t)
+static void unpack_q5_1(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q5_1 *b = group;
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
@@ -146,8 +150,9 @@ INLINE void unpack_q5_1(const struct block_q5_1 *b, size_t step, struct tile *t)
     }
 }
 
-INLINE void unpack_q8_0(const struct block_q8_0 *b, size_t step, struct tile *t)
+static void unpack_q8_0(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q8_0 *b = group;
     const __m512i sign = _mm512_set1_epi8(-128);
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         __m512i c[4];
@@ -196,15 +201,17 @@ INLINE void pair_nibbles(const uint8_t *qs, size_t step, __m512i low[QUADS], __m
     }
 }
 
-INLINE void unpack_q4_k(const struct block_q4_k *b, size_t step, struct tile *t)
+static void unpack_q4_k(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q4_k *b = group;
     k_scales(b, step, t);
     for (int k = 0; k < 4; k++)
         pair_nibbles(b->qs + 32 * k, step, t->u[2 * k], t->u[2 * k + 1]);
 }
 
-INLINE void unpack_q5_k(const struct block_q5_k *b, size_t step, struct tile *t)
+static void unpack_q5_k(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q5_k *b = group;
     __m512i high[QUADS];
     k_scales(b, step, t);
     columns(b->qh, step, high);
@@ -218,8 +225,9 @@ INLINE void unpack_q5_k(const struct block_q5_k *b, size_t step, struct tile *t)
     }
 }
 
-INLINE void unpack_q6_k(const struct block_q6_k *b, size_t step, struct tile *t)
+static void unpack_q6_k(const void *group, size_t step, struct tile *t)
 {
+    const struct block_q6_k *b = group;
     const __m512i pair = _mm512_set1_epi8(48);
     for (int half = 0; half < 2; half++) {
         __m512i high[QUADS], (*u)[QUADS] = t->u + 4 * half;
@@ -273,8 +281,8 @@ INLINE __m512 add_scaled(__m512 acc, __m512i sum, __m512 wd, float d)
 }
 
 /* acc[r][j] takes one group of each of rows_n activation rows. */
-INLINE void add_tile(const struct tile *t, const struct kern_q_x *x, size_t rows_n, bool two, bool in_halves,
-                     __m512 (*acc)[KERN_Q_BLOCKS])
+INLINE void add_group(const struct tile *t, const struct kern_q_x *x, size_t rows_n, bool two, bool in_halves,
+                      __m512 (*acc)[KERN_Q_BLOCKS])
 {
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
         __m512i u[QUADS];
@@ -295,6 +303,18 @@ INLINE void add_tile(const struct tile *t, const struct kern_q_x *x, size_t rows
     }
 }
 
+typedef void add_fn(const struct tile *t, const struct kern_q_x *x, size_t rows_n, __m512 (*acc)[KERN_Q_BLOCKS]);
+
+#define ADD(name, two, in_halves)                                                                                    \
+    static void name(const struct tile *t, const struct kern_q_x *x, size_t rows_n, __m512(*acc)[KERN_Q_BLOCKS])     \
+    {                                                                                                                \
+        add_group(t, x, rows_n, two, in_halves, acc);                                                                \
+    }
+ADD(add_one, false, false)
+ADD(add_two, true, false)
+ADD(add_one_halves, false, true)
+ADD(add_two_halves, true, true)
+
 INLINE __m512 fold(const __m512 a[KERN_Q_BLOCKS])
 {
     __m512 even = _mm512_add_ps(_mm512_add_ps(a[0], a[4]), _mm512_add_ps(a[2], a[6]));
@@ -308,50 +328,56 @@ INLINE void read_ahead(const uint8_t *at, size_t step, size_t bytes)
             _mm_prefetch((const char *)at + i * step + bytes + k, _MM_HINT_T0);
 }
 
-#define Q_TILE(type, group_blocks, block_values, in_halves)                                                          \
-    INLINE void rows_##type(const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,           \
-                            size_t rows_n, bool two, float *out, size_t out_step)                                    \
-    {                                                                                                                \
-        const size_t group_bytes = (group_blocks) * sizeof(struct block_##type);                                     \
-        const uint8_t *at = w;                                                                                       \
-        __m512 acc[KERN_Q_TILE_X][KERN_Q_BLOCKS];                                                                    \
-        struct tile t;                                                                                               \
-        memset(acc, 0, rows_n * sizeof *acc);                                                                        \
-        for (size_t left = n; left > 0; at += group_bytes, x += x_step) {                                            \
-            if (left < KERN_Q_GROUP) {                                                                               \
-                struct block_##type end[ROWS][group_blocks];                                                         \
-                memset(end, 0, sizeof end);                                                                          \
-                for (size_t i = 0; i < ROWS; i++)                                                                    \
-                    memcpy(end[i], at + i * step, left / (block_values) * sizeof(struct block_##type));              \
-                unpack_##type(end[0], group_bytes, &t);                                                              \
-                left = 0;                                                                                            \
-            } else {                                                                                                 \
-                read_ahead(at, step, group_bytes);                                                                   \
-                unpack_##type((const void *)at, step, &t);                                                           \
-                left -= KERN_Q_GROUP;                                                                                \
-            }                                                                                                        \
-            add_tile(&t, x, rows_n, two, in_halves, acc);                                                            \
-        }                                                                                                            \
-        for (size_t r = 0; r < rows_n; r++)                                                                          \
-            _mm512_storeu_ps(out + r * out_step, fold(acc[r]));                                                      \
-    }                                                                                                                \
+/* What a type is: its blocks, and what unpacks a group of them. */
+struct form {
+    void (*unpack)(const void *group, size_t step, struct tile *t);
+    add_fn *add[2]; /* one digit, two */
+    size_t block_bytes, block_n;
+};
+
+INLINE void run(const struct form *f, const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,
+                size_t rows_n, bool two, float *out, size_t out_step)
+{
+    enum { GROUP_BYTES_MAX = KERN_Q_BLOCKS * sizeof(struct block_q8_0) };
+    const size_t group_bytes = f->block_bytes * (KERN_Q_GROUP / f->block_n);
+    const uint8_t *at = w;
+    __m512 acc[KERN_Q_TILE_X][KERN_Q_BLOCKS];
+    struct tile t;
+    memset(acc, 0, rows_n * sizeof *acc);
+    for (size_t left = n; left > 0; at += group_bytes, x += x_step) {
+        if (left < KERN_Q_GROUP) {
+            uint8_t end[ROWS * GROUP_BYTES_MAX] = {0};
+            for (size_t i = 0; i < ROWS; i++)
+                memcpy(end + i * group_bytes, at + i * step, left / f->block_n * f->block_bytes);
+            f->unpack(end, group_bytes, &t);
+            left = 0;
+        } else {
+            read_ahead(at, step, group_bytes);
+            f->unpack(at, step, &t);
+            left -= KERN_Q_GROUP;
+        }
+        f->add[two](&t, x, rows_n, acc);
+    }
+    for (size_t r = 0; r < rows_n; r++)
+        _mm512_storeu_ps(out + r * out_step, fold(acc[r]));
+}
+
+#define Q_TILE(type, n_, one_digit, two_digits)                                                                      \
     static void tile_##type(const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,           \
                             size_t rows_n, bool two, float *out, size_t out_step)                                    \
     {                                                                                                                \
-        if (two)                                                                                                     \
-            rows_##type(w, step, n, x, x_step, rows_n, true, out, out_step);                                         \
-        else                                                                                                         \
-            rows_##type(w, step, n, x, x_step, rows_n, false, out, out_step);                                        \
+        static const struct form f = {unpack_##type, {one_digit, two_digits}, sizeof(struct block_##type), n_};      \
+        run(&f, w, step, n, x, x_step, rows_n, two, out, out_step);                                                  \
     }
 
-Q_TILE(q4_0, 8, 32, false)
-Q_TILE(q4_1, 8, 32, false)
-Q_TILE(q5_0, 8, 32, false)
-Q_TILE(q5_1, 8, 32, false)
-Q_TILE(q8_0, 8, 32, false)
-Q_TILE(q4_k, 1, 256, false)
-Q_TILE(q5_k, 1, 256, false)
-Q_TILE(q6_k, 1, 256, true)
+Q_TILE(q4_0, 32, add_one, add_two)
+Q_TILE(q4_1, 32, add_one, add_two)
+Q_TILE(q5_0, 32, add_one, add_two)
+Q_TILE(q5_1, 32, add_one, add_two)
+Q_TILE(q8_0, 32, add_one, add_two)
+Q_TILE(q4_k, 256, add_one, add_two)
+Q_TILE(q5_k, 256, add_one, add_two)
+Q_TILE(q6_k, 256, add_one_halves, add_two_halves)
 
 static const kern_q_tile table[QUANT_TYPES_N] = {
     [QUANT_Q4_0] = tile_q4_0, [QUANT_Q4_1] = tile_q4_1, [QUANT_Q5_0] = tile_q5_0, [QUANT_Q5_1] = tile_q5_1,
