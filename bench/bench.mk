@@ -1,5 +1,5 @@
-# Included by the Makefile: each bench/NAME.c, and whole.py, compares two things in
-# one run and prints the ratio. Absolute times are this machine's, at this moment.
+# Included by the Makefile: each bench/NAME.c, and the two in Python, compares two
+# things in one run and prints the ratio. Absolute times are this machine's, at this moment.
 #
 #   make bench                    all of them, a table, and $(BUILD)/bench.json
 #   make bench BENCH="codec kern" some of them
@@ -18,7 +18,7 @@ JUDGES := $(MODEL_DIR)/judges
 LLAMA_ARCH := $(if $(filter aarch64,$(shell uname -m)),linux-arm64,linux-x64)
 LQ_GGML_DIR ?= $(JUDGES)/node_modules/@node-llama-cpp/$(LLAMA_ARCH)/bins/$(LLAMA_ARCH)
 
-BENCH ?= $(patsubst bench/%.c,%,$(wildcard bench/*.c)) whole
+BENCH ?= $(patsubst bench/%.c,%,$(wildcard bench/*.c)) activations whole
 .PHONY: bench bench-run
 bench:
 	@deploy/packages.sh build bench

@@ -64,31 +64,44 @@ def measure(name, model, ranges, folder):
                 if side.startswith("local"):
                     keep(f"{side} long", ours(folder, model, TEXT * 5, 1, *args)["prefill_tok_per_s"])
 
-    def row(case, of, over, bar):
-        return {"bench": "whole", "case": f"{name}: {case}", "value": best[of] / best[over], "bar": bar, "better": "higher",
-                "unit": "ratio", "ok": bar is None or best[of] / best[over] >= bar,
-                "note": f"{best[of]:.1f} tokens/s beside {best[over]:.1f}"}
-    return [row("local, x llama.cpp", "local", "llama", 1.0), row("local 8 bit, x llama.cpp", "local 8", "llama", 1.0),
-            row("local f32, x llama.cpp", "local f32", "llama", None),
-            row("long prompt, x llama.cpp", "local long", "llama long", 1.0),
-            row("long prompt 8 bit, x llama.cpp", "local 8 long", "llama long", 1.0),
-            row("router and two shards, x local", "grid", "local", 0.85),
-            row("the same, 8 bit", "grid 8", "local 8", 0.85)]
+    def beside(case, of, over, bar):
+        return row("whole", f"{name}: {case}", best[of] / best[over], bar, f"{best[of]:.1f} tokens/s beside {best[over]:.1f}")
+
+    return [beside("local, x llama.cpp", "local", "llama", 1.0), beside("local 8 bit, x llama.cpp", "local 8", "llama", 1.0),
+            beside("local f32, x llama.cpp", "local f32", "llama", None),
+            beside("long prompt, x llama.cpp", "local long", "llama long", 1.0),
+            beside("long prompt 8 bit, x llama.cpp", "local 8 long", "llama long", 1.0),
+            beside("router and two shards, x local", "grid", "local", 0.85),
+            beside("the same, 8 bit", "grid 8", "local 8", 0.85)]
+
+
+def find(pattern):
+    found = glob.glob(os.path.join(os.environ["LARQL_MODEL_DIR"], pattern))
+    if len(found) != 1:
+        sys.exit(f"{pattern}: {len(found)} files in LARQL_MODEL_DIR, expected one: `make models`")
+    return found[0]
+
+
+def row(bench, case, value, bar, note, better="higher", unit="ratio"):
+    """As bench/support/report.h."""
+    ok = bar is None or (value >= bar if better == "higher" else value <= bar)
+    return {"bench": bench, "case": case, "value": value, "bar": bar, "better": better, "unit": unit, "ok": ok, "note": note}
+
+
+def show(rows):
+    if sys.argv[1:] == ["--json"]:
+        json.dump(rows, sys.stdout)
+        return
+    for r in rows:
+        print(f"{r['case']:<48} {r['value']:<8.4g} {'' if r['bar'] is None else 'ok' if r['ok'] else 'MISSED'}  {r['note']}")
 
 
 def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, (pattern, ranges) in MODELS.items():
-            found = glob.glob(os.path.join(os.environ["LARQL_MODEL_DIR"], pattern))
-            if len(found) != 1:
-                sys.exit(f"whole: {pattern}: {len(found)} files in LARQL_MODEL_DIR, expected one: `make models`")
-            rows += measure(name, found[0], ranges, folder)
-    if sys.argv[1:] == ["--json"]:
-        json.dump(rows, sys.stdout)
-    else:
-        for r in rows:
-            print(f"{r['case']:<48} {r['value']:.3f} {'' if r['bar'] is None else 'ok' if r['ok'] else 'MISSED'}  {r['note']}")
+            rows += measure(name, find(pattern), ranges, folder)
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -285,19 +285,21 @@ INLINE void add_group(const struct tile *t, const struct kern_q_x *x, size_t row
                       __m512 (*acc)[KERN_Q_BLOCKS])
 {
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+        /* These stay in registers over the rows. */
+        const __m512 wd[2] = {t->wd[0][j], t->wd[in_halves][j]}, wm[2] = {t->wm[0][j], t->wm[in_halves][j]};
         __m512i u[QUADS];
-        memcpy(u, t->u[j], sizeof u); /* stays in registers over the rows */
+        memcpy(u, t->u[j], sizeof u);
         for (size_t r = 0; r < rows_n; r++) {
             const int8_t *hi = x[r].hi + KERN_Q_BLOCK * j, *lo = x[r].lo + KERN_Q_BLOCK * j;
             __m512 a = acc[r][j];
             if (in_halves) {
-                a = add_scaled(a, sum_quads(u, hi, lo, two, 0, QUADS / 2), t->wd[0][j], x[r].d[j]);
-                a = add_scaled(a, sum_quads(u, hi, lo, two, QUADS / 2, QUADS), t->wd[1][j], x[r].d[j]);
-                a = _mm512_fnmadd_ps(t->wm[0][j], _mm512_set1_ps(x[r].s_half[0][j]), a);
-                acc[r][j] = _mm512_fnmadd_ps(t->wm[1][j], _mm512_set1_ps(x[r].s_half[1][j]), a);
+                a = add_scaled(a, sum_quads(u, hi, lo, two, 0, QUADS / 2), wd[0], x[r].d[j]);
+                a = add_scaled(a, sum_quads(u, hi, lo, two, QUADS / 2, QUADS), wd[1], x[r].d[j]);
+                a = _mm512_fnmadd_ps(wm[0], _mm512_set1_ps(x[r].s_half[0][j]), a);
+                acc[r][j] = _mm512_fnmadd_ps(wm[1], _mm512_set1_ps(x[r].s_half[1][j]), a);
             } else {
-                a = add_scaled(a, sum_quads(u, hi, lo, two, 0, QUADS), t->wd[0][j], x[r].d[j]);
-                acc[r][j] = _mm512_fnmadd_ps(t->wm[0][j], _mm512_set1_ps(x[r].s[j]), a);
+                a = add_scaled(a, sum_quads(u, hi, lo, two, 0, QUADS), wd[0], x[r].d[j]);
+                acc[r][j] = _mm512_fnmadd_ps(wm[0], _mm512_set1_ps(x[r].s[j]), a);
             }
         }
     }
