@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""run.py BUILD BENCH...: runs bench programs, prints one table, writes BUILD/bench.json.
+"""run.py BUILD BENCH...: runs bench programs, prints one table, writes BUILD/bench.json and the
+same as BUILD/bench.md, for docs/performance.md.
 
 A missed bar is shown and counted; only a program that could not measure fails the run,
 or any missed bar with BENCH_STRICT=1.
@@ -35,6 +36,27 @@ def machine():
             "haproxy": first_line("haproxy", "-v")}
 
 
+def bar_text(r):
+    sign = {"lower": "<=", "higher": ">="}[r["better"]]
+    return "" if r["bar"] is None else f"{sign} {r['bar']:g}"
+
+
+def mark_text(r):
+    return "" if r["bar"] is None else "ok" if r["ok"] else "MISSED"
+
+
+def markdown(path, host, rows):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"{host['date'][:10]}, {host['cpus']} CPUs of {host['cpu']}, Linux {host['kernel']}, {host['compiler']}, "
+                f"{host['nginx']}, {host['haproxy']}.\n\n")
+        last = None
+        for r in rows:
+            if r["bench"] != last:
+                f.write(f"\n### {r['bench']}\n\n| case | value | bar | | note |\n|---|---|---|---|---|\n")
+                last = r["bench"]
+            f.write(f"| {r['case']} | {r['value']:.3g} | {bar_text(r)} | {mark_text(r)} | {r['note']} |\n")
+
+
 def main():
     build, names = sys.argv[1], sys.argv[2:]
     rows, failed = [], []
@@ -51,16 +73,15 @@ def main():
         if done.returncode != 0 or not new:
             failed.append(f"{name}: exit status {done.returncode}, {len(new)} rows")
         for r in new:
-            sign = {"lower": "<=", "higher": ">="}[r["better"]]
-            bar = f"{sign} {r['bar']:g}" if r["bar"] is not None else ""
-            mark = "" if r["bar"] is None else "ok" if r["ok"] else "MISSED"
-            print(f"  {r['case']:<48.48} {r['value']:>10.4g} {r['unit']:<6} {bar:<9} {mark:<6} {r['note']}", flush=True)
+            print(f"  {r['case']:<48.48} {r['value']:>10.4g} {r['unit']:<6} {bar_text(r):<9} {mark_text(r):<6} {r['note']}", flush=True)
         rows += new
+    host = machine()
     missed = [r for r in rows if r["bar"] is not None and not r["ok"]]
     path = os.path.join(build, "bench.json")
     with open(path, "w", encoding="utf-8") as f:
-        json.dump({"machine": machine(), "rows": rows, "failed": failed}, f, indent=1)
+        json.dump({"machine": host, "rows": rows, "failed": failed}, f, indent=1)
         f.write("\n")
+    markdown(os.path.join(build, "bench.md"), host, rows)
     print(f"{len(rows)} rows in {path}; {len(missed)} of {sum(r['bar'] is not None for r in rows)} bars missed")
     for why in failed:
         print(f"FAILED: {why}", file=sys.stderr)
