@@ -59,6 +59,14 @@ INLINE __m256 halves_at(const uint8_t *p, size_t step)
     return _mm256_cvtph_ps(h);
 }
 
+/* d in the low 16 bits of each word, m in the high ones. */
+INLINE void scale_and_min(__m256i words, struct group *g)
+{
+    g->wd[0] = _mm256_cvtph_ps(_mm256_cvtepi32_epi16(words));
+    g->wm[0] =
+        _mm256_xor_ps(_mm256_cvtph_ps(_mm256_cvtepi32_epi16(_mm256_srli_epi32(words, 16))), _mm256_set1_ps(-0.0f));
+}
+
 INLINE void unpack_q4_0(const struct block_q4_0 *b, struct group *g)
 {
     const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63)); /* 9 words a block */
@@ -72,8 +80,10 @@ INLINE void unpack_q4_0(const struct block_q4_0 *b, struct group *g)
 
 INLINE void unpack_q4_1(const struct block_q4_1 *b, struct group *g)
 {
-    g->wd[0] = halves_at(b->d, sizeof *b);
-    g->wm[0] = _mm256_xor_ps(halves_at(b->m, sizeof *b), _mm256_set1_ps(-0.0f));
+    const __m512i at = _mm512_castsi128_si512(_mm_setr_epi32(0, 5, 10, 15)); /* 5 words of 32 bits a block */
+    __m128i low = _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, _mm512_loadu_si512(b)));
+    __m128i high = _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, _mm512_loadu_si512(b + 4)));
+    scale_and_min(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), g);
     for (int k = 0; k < 4; k++)
         g->u[k] = nibbles(b[2 * k].qs, b[2 * k + 1].qs);
 }
@@ -85,7 +95,13 @@ INLINE __mmask64 two_qh(const uint8_t *a, const uint8_t *b)
 
 INLINE void unpack_q5_0(const struct block_q5_0 *b, struct group *g)
 {
-    g->wd[0] = halves_at(b->d, sizeof *b);
+    /* 11 words a block: those of blocks 0 to 5 in two registers, then the last two */
+    const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 11, 22, 32, 43, 54, 0, 0));
+    const __m512i rest = _mm512_castsi128_si512(_mm_setr_epi16(0, 1, 2, 3, 4, 5, 32 + 10, 32 + 21));
+    const uint8_t *p = (const uint8_t *)b;
+    __m512i d = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 66));
+    d = _mm512_permutex2var_epi16(d, rest, _mm512_loadu_si512(p + 112));
+    g->wd[0] = _mm256_cvtph_ps(_mm512_castsi512_si128(d));
     g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(16.0f));
     for (int k = 0; k < 4; k++)
         g->u[k] = fifth(nibbles(b[2 * k].qs, b[2 * k + 1].qs), two_qh(b[2 * k].qh, b[2 * k + 1].qh));
@@ -93,8 +109,13 @@ INLINE void unpack_q5_0(const struct block_q5_0 *b, struct group *g)
 
 INLINE void unpack_q5_1(const struct block_q5_1 *b, struct group *g)
 {
-    g->wd[0] = halves_at(b->d, sizeof *b);
-    g->wm[0] = _mm256_xor_ps(halves_at(b->m, sizeof *b), _mm256_set1_ps(-0.0f));
+    /* 6 words of 32 bits a block, 8 blocks in three registers */
+    const __m512i at = _mm512_castsi256_si512(_mm256_setr_epi32(0, 6, 12, 16 + 2, 16 + 8, 16 + 14, 0, 0));
+    const __m512i rest = _mm512_castsi256_si512(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 16 + 4, 16 + 10));
+    const uint8_t *p = (const uint8_t *)b;
+    __m512i words = _mm512_permutex2var_epi32(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64));
+    words = _mm512_permutex2var_epi32(words, rest, _mm512_loadu_si512(p + 128));
+    scale_and_min(_mm512_castsi512_si256(words), g);
     for (int k = 0; k < 4; k++)
         g->u[k] = fifth(nibbles(b[2 * k].qs, b[2 * k + 1].qs), two_qh(b[2 * k].qh, b[2 * k + 1].qh));
 }
