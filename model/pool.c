@@ -18,6 +18,7 @@ enum {
     CACHE_LINE = 64,
     SPINS_MAX = 4000, /* some tens of microseconds: more than lies between two jobs of a layer */
     SPINS_MIN = 60,   /* where the long ones were in vain */
+    SPINS_A_YIELD = 64,
 };
 
 /* state: generation | open | threads that take part */
@@ -53,8 +54,12 @@ struct pool {
     pthread_cond_t wake, done;
 };
 
-static inline void pause_cpu(void)
+/* One turn of spinning. Now and then whoever waits for this CPU gets it: the workers of
+ * another shard on this host, say, whose turn it is. */
+static inline void spin_once(unsigned turn)
 {
+    if (turn % SPINS_A_YIELD == SPINS_A_YIELD - 1)
+        sched_yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -91,7 +96,7 @@ static void wait_job(struct pool *p, uint64_t seen, unsigned *spins)
             *spins = p->spins_max;
             return;
         }
-        pause_cpu();
+        spin_once(i);
     }
     if (*spins > SPINS_MIN)
         *spins /= 2;
@@ -160,7 +165,7 @@ static void wait_left(struct pool *p)
     for (unsigned i = 0; i <= p->spins_max; i++) {
         if ((atomic_load(&p->state) & STATE_ACTIVE) == 0)
             return;
-        pause_cpu();
+        spin_once(i);
     }
     pthread_mutex_lock(&p->mu);
     atomic_store(&p->caller_sleeps, true); /* before the look: leave_job() looks the other way round */
