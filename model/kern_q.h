@@ -9,8 +9,8 @@
  *   Q6_K, whose scales are per 16 values: first half, second half, their wm the same way;
  *   the result is ((acc0 + acc4) + (acc2 + acc6)) + ((acc1 + acc5) + (acc3 + acc7)).
  *
- * A result depends on its own two rows alone, never on how many are computed at once.
- * A row that ends inside a group goes on with zero weights. Nothing allocates. */
+ * A row may end inside a group: its missing blocks add nothing. A result depends on its own
+ * two rows alone, never on how many are computed at once. Nothing allocates. */
 #ifndef LQ_MODEL_KERN_Q_H
 #define LQ_MODEL_KERN_Q_H
 

@@ -31,30 +31,30 @@ INLINE void fifth_bits(const uint8_t qh[4], uint8_t *u)
         u[i] = (uint8_t)(u[i] | (bits >> i & 1) << 4);
 }
 
-INLINE void unpack_q4_0(const void *w, struct group *g)
+INLINE void unpack_q4_0(const void *w, int blocks_n, struct group *g)
 {
     const struct block_q4_0 *b = w;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         g->wd[0][j] = half_at(b[j].d);
         g->wm[0][j] = 8.0f * g->wd[0][j];
         nibbles(b[j].qs, g->u + 32 * j);
     }
 }
 
-INLINE void unpack_q4_1(const void *w, struct group *g)
+INLINE void unpack_q4_1(const void *w, int blocks_n, struct group *g)
 {
     const struct block_q4_1 *b = w;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         g->wd[0][j] = half_at(b[j].d);
         g->wm[0][j] = -half_at(b[j].m);
         nibbles(b[j].qs, g->u + 32 * j);
     }
 }
 
-INLINE void unpack_q5_0(const void *w, struct group *g)
+INLINE void unpack_q5_0(const void *w, int blocks_n, struct group *g)
 {
     const struct block_q5_0 *b = w;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         g->wd[0][j] = half_at(b[j].d);
         g->wm[0][j] = 16.0f * g->wd[0][j];
         nibbles(b[j].qs, g->u + 32 * j);
@@ -62,10 +62,10 @@ INLINE void unpack_q5_0(const void *w, struct group *g)
     }
 }
 
-INLINE void unpack_q5_1(const void *w, struct group *g)
+INLINE void unpack_q5_1(const void *w, int blocks_n, struct group *g)
 {
     const struct block_q5_1 *b = w;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         g->wd[0][j] = half_at(b[j].d);
         g->wm[0][j] = -half_at(b[j].m);
         nibbles(b[j].qs, g->u + 32 * j);
@@ -73,10 +73,10 @@ INLINE void unpack_q5_1(const void *w, struct group *g)
     }
 }
 
-INLINE void unpack_q8_0(const void *w, struct group *g)
+INLINE void unpack_q8_0(const void *w, int blocks_n, struct group *g)
 {
     const struct block_q8_0 *b = w;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         g->wd[0][j] = half_at(b[j].d);
         g->wm[0][j] = 128.0f * g->wd[0][j];
         for (int i = 0; i < 32; i++)
@@ -96,8 +96,9 @@ INLINE void k_scales(const uint8_t d[2], const uint8_t dmin[2], const uint8_t s[
     }
 }
 
-INLINE void unpack_q4_k(const void *w, struct group *g)
+INLINE void unpack_q4_k(const void *w, int blocks_n, struct group *g)
 {
+    (void)blocks_n; /* all: a block is a group */
     const struct block_q4_k *b = w;
     k_scales(b->d, b->dmin, b->scales, g);
     for (int p = 0; p < 4; p++)
@@ -107,8 +108,9 @@ INLINE void unpack_q4_k(const void *w, struct group *g)
         }
 }
 
-INLINE void unpack_q5_k(const void *w, struct group *g)
+INLINE void unpack_q5_k(const void *w, int blocks_n, struct group *g)
 {
+    (void)blocks_n; /* all: a block is a group */
     const struct block_q5_k *b = w;
     k_scales(b->d, b->dmin, b->scales, g);
     for (int p = 0; p < 4; p++)
@@ -118,8 +120,9 @@ INLINE void unpack_q5_k(const void *w, struct group *g)
         }
 }
 
-INLINE void unpack_q6_k(const void *w, struct group *g)
+INLINE void unpack_q6_k(const void *w, int blocks_n, struct group *g)
 {
+    (void)blocks_n; /* all: a block is a group */
     const struct block_q6_k *b = w;
     float d = half_at(b->d);
     for (int j = 0; j < KERN_Q_BLOCKS; j++) {
@@ -133,18 +136,20 @@ INLINE void unpack_q6_k(const void *w, struct group *g)
     }
 }
 
-/* acc[0..7] of one activation row takes one group; halves: a scale for each 16 values. */
-INLINE void add_group(const struct group *g, const struct kern_q_x *x, bool two, bool halves, float *acc)
+/* acc[0..blocks_n - 1] of one activation row takes one group, or what a row ends with; halves: a scale for each 16
+ * values. */
+INLINE void add_group(const struct group *g, const struct kern_q_x *x, bool two, bool halves, int blocks_n,
+                      float *acc)
 {
     int32_t dot[2][KERN_Q_BLOCKS];
-    for (int j = 0; j < KERN_Q_BLOCKS; j++)
+    for (int j = 0; j < blocks_n; j++)
         for (int part = 0; part < 2; part++) {
             const int at = 32 * j + 16 * part;
             dot[part][j] = HALF_DOT(g->u + at, x->hi + at);
             if (two)
                 dot[part][j] = dot[part][j] * 128 + HALF_DOT(g->u + at, x->lo + at);
         }
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         if (halves) {
             acc[j] = __builtin_fmaf((float)dot[0][j], g->wd[0][j] * x->d[j], acc[j]);
             acc[j] = __builtin_fmaf((float)dot[1][j], g->wd[1][j] * x->d[j], acc[j]);
@@ -162,26 +167,18 @@ INLINE float fold(const float a[KERN_Q_BLOCKS])
     return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
 }
 
-#define Q_DOT(type, group_blocks, block_values, halves)                                                              \
+#define Q_DOT(type, group_blocks, halves)                                                                            \
     INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,         \
                             bool two, float *out, size_t out_step)                                                   \
     {                                                                                                                \
         const struct block_##type *b = w;                                                                            \
-        size_t groups_n = kern_q_groups(n);                                                                          \
         float acc[KERN_Q_ROWS_MAX][KERN_Q_BLOCKS] = {{0}};                                                           \
-        for (size_t k = 0; k < groups_n; k++, b += (group_blocks)) {                                                 \
+        for (size_t at = 0; at < n; at += KERN_Q_GROUP, b += (group_blocks), x += x_step) {                          \
             struct group g;                                                                                          \
-            struct block_##type end[group_blocks];                                                                   \
-            size_t left = n - k * KERN_Q_GROUP;                                                                      \
-            if (left < KERN_Q_GROUP) {                                                                               \
-                memset(end, 0, sizeof end);                                                                          \
-                memcpy(end, b, left / (block_values) * sizeof *b);                                                   \
-                unpack_##type(end, &g);                                                                              \
-            } else {                                                                                                 \
-                unpack_##type(b, &g);                                                                                \
-            }                                                                                                        \
+            const int blocks_n = n - at < KERN_Q_GROUP ? (int)((n - at) / KERN_Q_BLOCK) : KERN_Q_BLOCKS;             \
+            unpack_##type(b, blocks_n, &g);                                                                          \
             for (size_t r = 0; r < rows_n; r++)                                                                      \
-                add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                              \
+                add_group(&g, x + r, two, halves, blocks_n, acc[r]);                                                 \
         }                                                                                                            \
         for (size_t r = 0; r < rows_n; r++)                                                                          \
             out[r * out_step] = fold(acc[r]);                                                                        \
@@ -195,14 +192,14 @@ INLINE float fold(const float a[KERN_Q_BLOCKS])
             rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                              \
     }
 
-Q_DOT(q4_0, 8, 32, false)
-Q_DOT(q4_1, 8, 32, false)
-Q_DOT(q5_0, 8, 32, false)
-Q_DOT(q5_1, 8, 32, false)
-Q_DOT(q8_0, 8, 32, false)
-Q_DOT(q4_k, 1, 256, false)
-Q_DOT(q5_k, 1, 256, false)
-Q_DOT(q6_k, 1, 256, true)
+Q_DOT(q4_0, 8, false)
+Q_DOT(q4_1, 8, false)
+Q_DOT(q5_0, 8, false)
+Q_DOT(q5_1, 8, false)
+Q_DOT(q8_0, 8, false)
+Q_DOT(q4_k, 1, false)
+Q_DOT(q5_k, 1, false)
+Q_DOT(q6_k, 1, true)
 
 #define KERN_Q_TABLE                                                                                                 \
     {                                                                                                                \

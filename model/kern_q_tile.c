@@ -100,10 +100,10 @@ INLINE __m512 negated(__m512 v)
     return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
 }
 
-static void unpack_q4_0(const void *group, size_t step, struct tile *t)
+static void unpack_q4_0(const void *group, size_t step, int blocks_n, struct tile *t)
 {
     const struct block_q4_0 *b = group;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
         t->wd[0][j] = halves(c[0]);
@@ -112,10 +112,10 @@ static void unpack_q4_0(const void *group, size_t step, struct tile *t)
     }
 }
 
-static void unpack_q4_1(const void *group, size_t step, struct tile *t)
+static void unpack_q4_1(const void *group, size_t step, int blocks_n, struct tile *t)
 {
     const struct block_q4_1 *b = group;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
         t->wd[0][j] = halves(c[0]);
@@ -124,10 +124,10 @@ static void unpack_q4_1(const void *group, size_t step, struct tile *t)
     }
 }
 
-static void unpack_q5_0(const void *group, size_t step, struct tile *t)
+static void unpack_q5_0(const void *group, size_t step, int blocks_n, struct tile *t)
 {
     const struct block_q5_0 *b = group;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         __m512i c[4]; /* d, the first half of qh; the second half, ... */
         columns(&b[j], step, c);
         t->wd[0][j] = halves(c[0]);
@@ -137,10 +137,10 @@ static void unpack_q5_0(const void *group, size_t step, struct tile *t)
     }
 }
 
-static void unpack_q5_1(const void *group, size_t step, struct tile *t)
+static void unpack_q5_1(const void *group, size_t step, int blocks_n, struct tile *t)
 {
     const struct block_q5_1 *b = group;
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
         t->wd[0][j] = halves(c[0]);
@@ -150,11 +150,11 @@ static void unpack_q5_1(const void *group, size_t step, struct tile *t)
     }
 }
 
-static void unpack_q8_0(const void *group, size_t step, struct tile *t)
+static void unpack_q8_0(const void *group, size_t step, int blocks_n, struct tile *t)
 {
     const struct block_q8_0 *b = group;
     const __m512i sign = _mm512_set1_epi8(-128);
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         __m512i c[4];
         columns(&b[j], step, c);
         t->wd[0][j] = halves(c[0]);
@@ -201,16 +201,18 @@ INLINE void pair_nibbles(const uint8_t *qs, size_t step, __m512i low[QUADS], __m
     }
 }
 
-static void unpack_q4_k(const void *group, size_t step, struct tile *t)
+static void unpack_q4_k(const void *group, size_t step, int blocks_n, struct tile *t)
 {
+    (void)blocks_n; /* all: a block is a group */
     const struct block_q4_k *b = group;
     k_scales(b, step, t);
     for (int k = 0; k < 4; k++)
         pair_nibbles(b->qs + 32 * k, step, t->u[2 * k], t->u[2 * k + 1]);
 }
 
-static void unpack_q5_k(const void *group, size_t step, struct tile *t)
+static void unpack_q5_k(const void *group, size_t step, int blocks_n, struct tile *t)
 {
+    (void)blocks_n; /* all: a block is a group */
     const struct block_q5_k *b = group;
     __m512i high[QUADS];
     k_scales(b, step, t);
@@ -225,8 +227,9 @@ static void unpack_q5_k(const void *group, size_t step, struct tile *t)
     }
 }
 
-static void unpack_q6_k(const void *group, size_t step, struct tile *t)
+static void unpack_q6_k(const void *group, size_t step, int blocks_n, struct tile *t)
 {
+    (void)blocks_n; /* all: a block is a group */
     const struct block_q6_k *b = group;
     const __m512i pair = _mm512_set1_epi8(48);
     for (int half = 0; half < 2; half++) {
@@ -281,10 +284,10 @@ INLINE __m512 add_scaled(__m512 acc, __m512i sum, __m512 wd, float d)
 }
 
 /* acc[r][j] takes one group of each of rows_n activation rows. */
-INLINE void add_group(const struct tile *t, const struct kern_q_x *x, size_t rows_n, bool two, bool in_halves,
-                      __m512 (*acc)[KERN_Q_BLOCKS])
+INLINE void add_group(const struct tile *t, int blocks_n, const struct kern_q_x *x, size_t rows_n, bool two,
+                      bool in_halves, __m512 (*acc)[KERN_Q_BLOCKS])
 {
-    for (int j = 0; j < KERN_Q_BLOCKS; j++) {
+    for (int j = 0; j < blocks_n; j++) {
         /* These stay in registers over the rows. */
         const __m512 wd[2] = {t->wd[0][j], t->wd[in_halves][j]}, wm[2] = {t->wm[0][j], t->wm[in_halves][j]};
         __m512i u[QUADS];
@@ -305,12 +308,14 @@ INLINE void add_group(const struct tile *t, const struct kern_q_x *x, size_t row
     }
 }
 
-typedef void add_fn(const struct tile *t, const struct kern_q_x *x, size_t rows_n, __m512 (*acc)[KERN_Q_BLOCKS]);
+typedef void add_fn(const struct tile *t, int blocks_n, const struct kern_q_x *x, size_t rows_n,
+                    __m512 (*acc)[KERN_Q_BLOCKS]);
 
 #define ADD(name, two, in_halves)                                                                                    \
-    static void name(const struct tile *t, const struct kern_q_x *x, size_t rows_n, __m512(*acc)[KERN_Q_BLOCKS])     \
+    static void name(const struct tile *t, int blocks_n, const struct kern_q_x *x, size_t rows_n,                    \
+                     __m512(*acc)[KERN_Q_BLOCKS])                                                                    \
     {                                                                                                                \
-        add_group(t, x, rows_n, two, in_halves, acc);                                                                \
+        add_group(t, blocks_n, x, rows_n, two, in_halves, acc);                                                      \
     }
 ADD(add_one, false, false)
 ADD(add_two, true, false)
@@ -332,7 +337,7 @@ INLINE void read_ahead(const uint8_t *at, size_t step, size_t bytes)
 
 /* What a type is: its blocks, and what unpacks a group of them. */
 struct form {
-    void (*unpack)(const void *group, size_t step, struct tile *t);
+    void (*unpack)(const void *group, size_t step, int blocks_n, struct tile *t);
     add_fn *add[2]; /* one digit, two */
     size_t block_bytes, block_n;
 };
@@ -340,25 +345,16 @@ struct form {
 INLINE void run(const struct form *f, const void *w, size_t step, size_t n, const struct kern_q_x *x, size_t x_step,
                 size_t rows_n, bool two, float *out, size_t out_step)
 {
-    enum { GROUP_BYTES_MAX = KERN_Q_BLOCKS * sizeof(struct block_q8_0) };
     const size_t group_bytes = f->block_bytes * (KERN_Q_GROUP / f->block_n);
-    const uint8_t *at = w;
+    const uint8_t *group = w;
     __m512 acc[KERN_Q_TILE_X][KERN_Q_BLOCKS];
     struct tile t;
     memset(acc, 0, rows_n * sizeof *acc);
-    for (size_t left = n; left > 0; at += group_bytes, x += x_step) {
-        if (left < KERN_Q_GROUP) {
-            uint8_t end[ROWS * GROUP_BYTES_MAX] = {0};
-            for (size_t i = 0; i < ROWS; i++)
-                memcpy(end + i * group_bytes, at + i * step, left / f->block_n * f->block_bytes);
-            f->unpack(end, group_bytes, &t);
-            left = 0;
-        } else {
-            read_ahead(at, step, group_bytes);
-            f->unpack(at, step, &t);
-            left -= KERN_Q_GROUP;
-        }
-        f->add[two](&t, x, rows_n, acc);
+    for (size_t at = 0; at < n; at += KERN_Q_GROUP, group += group_bytes, x += x_step) {
+        const int blocks_n = n - at < KERN_Q_GROUP ? (int)((n - at) / KERN_Q_BLOCK) : KERN_Q_BLOCKS;
+        read_ahead(group, step, group_bytes);
+        f->unpack(group, step, blocks_n, &t);
+        f->add[two](&t, blocks_n, x, rows_n, acc);
     }
     for (size_t r = 0; r < rows_n; r++)
         _mm512_storeu_ps(out + r * out_step, fold(acc[r]));

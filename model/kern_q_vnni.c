@@ -50,12 +50,24 @@ INLINE __m512i fifth(__m512i u, __mmask64 bits)
     return _mm512_mask_add_epi8(u, bits, u, _mm512_set1_epi8(16));
 }
 
-INLINE __m256 halves_at(const uint8_t *p, size_t step)
+/* A row may end inside a group: `last` is its last block there, 7 in a whole one. What is
+ * unpacked beyond it is read from it again and not used. */
+#define AT(j) ((j) < last ? (j) : last)
+
+/* 64 bytes from p + at on, those beyond the group's blocks as zeros, unread. */
+INLINE __m512i load(const void *p, size_t at, size_t block_bytes, int last)
 {
-    __m128i h =
-        _mm_setr_epi16((short)le16_get(p), (short)le16_get(p + step), (short)le16_get(p + 2 * step),
-                       (short)le16_get(p + 3 * step), (short)le16_get(p + 4 * step), (short)le16_get(p + 5 * step),
-                       (short)le16_get(p + 6 * step), (short)le16_get(p + 7 * step));
+    size_t bytes = (size_t)(last + 1) * block_bytes, n = bytes > at ? bytes - at : 0;
+    const uint8_t *from = (const uint8_t *)p + at;
+    return n >= 64 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, from);
+}
+
+INLINE __m256 halves_at(const uint8_t *p, size_t step, int last)
+{
+    __m128i h = _mm_setr_epi16((short)le16_get(p), (short)le16_get(p + (size_t)AT(1) * step),
+                               (short)le16_get(p + (size_t)AT(2) * step), (short)le16_get(p + (size_t)AT(3) * step),
+                               (short)le16_get(p + (size_t)AT(4) * step), (short)le16_get(p + (size_t)AT(5) * step),
+                               (short)le16_get(p + (size_t)AT(6) * step), (short)le16_get(p + (size_t)AT(7) * step));
     return _mm256_cvtph_ps(h);
 }
 
@@ -67,25 +79,24 @@ INLINE void scale_and_min(__m256i words, struct group *g)
         _mm256_xor_ps(_mm256_cvtph_ps(_mm256_cvtepi32_epi16(_mm256_srli_epi32(words, 16))), _mm256_set1_ps(-0.0f));
 }
 
-INLINE void unpack_q4_0(const struct block_q4_0 *b, struct group *g)
+INLINE void unpack_q4_0(const struct block_q4_0 *b, int last, struct group *g)
 {
     const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63)); /* 9 words a block */
-    const uint8_t *p = (const uint8_t *)b;
-    __m512i d = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64));
+    __m512i d = _mm512_permutex2var_epi16(load(b, 0, sizeof *b, last), at, load(b, 64, sizeof *b, last));
     g->wd[0] = _mm256_cvtph_ps(_mm512_castsi512_si128(d));
     g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(8.0f));
     for (int k = 0; k < 4; k++)
-        g->u[k] = nibbles(b[2 * k].qs, b[2 * k + 1].qs);
+        g->u[k] = nibbles(b[AT(2 * k)].qs, b[AT(2 * k + 1)].qs);
 }
 
-INLINE void unpack_q4_1(const struct block_q4_1 *b, struct group *g)
+INLINE void unpack_q4_1(const struct block_q4_1 *b, int last, struct group *g)
 {
     const __m512i at = _mm512_castsi128_si512(_mm_setr_epi32(0, 5, 10, 15)); /* 5 words of 32 bits a block */
-    __m128i low = _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, _mm512_loadu_si512(b)));
-    __m128i high = _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, _mm512_loadu_si512(b + 4)));
+    __m128i low = _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, load(b, 0, sizeof *b, last)));
+    __m128i high = _mm512_castsi512_si128(_mm512_permutexvar_epi32(at, load(b, 4 * sizeof *b, sizeof *b, last)));
     scale_and_min(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), g);
     for (int k = 0; k < 4; k++)
-        g->u[k] = nibbles(b[2 * k].qs, b[2 * k + 1].qs);
+        g->u[k] = nibbles(b[AT(2 * k)].qs, b[AT(2 * k + 1)].qs);
 }
 
 INLINE __mmask64 two_qh(const uint8_t *a, const uint8_t *b)
@@ -93,40 +104,38 @@ INLINE __mmask64 two_qh(const uint8_t *a, const uint8_t *b)
     return (__mmask64)(le32_get(a) | (uint64_t)le32_get(b) << 32);
 }
 
-INLINE void unpack_q5_0(const struct block_q5_0 *b, struct group *g)
+INLINE void unpack_q5_0(const struct block_q5_0 *b, int last, struct group *g)
 {
     /* 11 words a block: those of blocks 0 to 5 in two registers, then the last two */
     const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 11, 22, 32, 43, 54, 0, 0));
     const __m512i rest = _mm512_castsi128_si512(_mm_setr_epi16(0, 1, 2, 3, 4, 5, 32 + 10, 32 + 21));
-    const uint8_t *p = (const uint8_t *)b;
-    __m512i d = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 66));
-    d = _mm512_permutex2var_epi16(d, rest, _mm512_loadu_si512(p + 112));
+    __m512i d = _mm512_permutex2var_epi16(load(b, 0, sizeof *b, last), at, load(b, 66, sizeof *b, last));
+    d = _mm512_permutex2var_epi16(d, rest, load(b, 112, sizeof *b, last));
     g->wd[0] = _mm256_cvtph_ps(_mm512_castsi512_si128(d));
     g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(16.0f));
     for (int k = 0; k < 4; k++)
-        g->u[k] = fifth(nibbles(b[2 * k].qs, b[2 * k + 1].qs), two_qh(b[2 * k].qh, b[2 * k + 1].qh));
+        g->u[k] = fifth(nibbles(b[AT(2 * k)].qs, b[AT(2 * k + 1)].qs), two_qh(b[AT(2 * k)].qh, b[AT(2 * k + 1)].qh));
 }
 
-INLINE void unpack_q5_1(const struct block_q5_1 *b, struct group *g)
+INLINE void unpack_q5_1(const struct block_q5_1 *b, int last, struct group *g)
 {
     /* 6 words of 32 bits a block, 8 blocks in three registers */
     const __m512i at = _mm512_castsi256_si512(_mm256_setr_epi32(0, 6, 12, 16 + 2, 16 + 8, 16 + 14, 0, 0));
     const __m512i rest = _mm512_castsi256_si512(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 16 + 4, 16 + 10));
-    const uint8_t *p = (const uint8_t *)b;
-    __m512i words = _mm512_permutex2var_epi32(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64));
-    words = _mm512_permutex2var_epi32(words, rest, _mm512_loadu_si512(p + 128));
+    __m512i words = _mm512_permutex2var_epi32(load(b, 0, sizeof *b, last), at, load(b, 64, sizeof *b, last));
+    words = _mm512_permutex2var_epi32(words, rest, load(b, 128, sizeof *b, last));
     scale_and_min(_mm512_castsi512_si256(words), g);
     for (int k = 0; k < 4; k++)
-        g->u[k] = fifth(nibbles(b[2 * k].qs, b[2 * k + 1].qs), two_qh(b[2 * k].qh, b[2 * k + 1].qh));
+        g->u[k] = fifth(nibbles(b[AT(2 * k)].qs, b[AT(2 * k + 1)].qs), two_qh(b[AT(2 * k)].qh, b[AT(2 * k + 1)].qh));
 }
 
-INLINE void unpack_q8_0(const struct block_q8_0 *b, struct group *g)
+INLINE void unpack_q8_0(const struct block_q8_0 *b, int last, struct group *g)
 {
-    g->wd[0] = halves_at(b->d, sizeof *b);
+    g->wd[0] = halves_at(b->d, sizeof *b, last);
     g->wm[0] = _mm256_mul_ps(g->wd[0], _mm256_set1_ps(128.0f));
     for (int k = 0; k < 4; k++) {
-        __m512i q =
-            join(_mm256_loadu_si256((const void *)b[2 * k].qs), _mm256_loadu_si256((const void *)b[2 * k + 1].qs));
+        __m512i q = join(_mm256_loadu_si256((const void *)b[AT(2 * k)].qs),
+                         _mm256_loadu_si256((const void *)b[AT(2 * k + 1)].qs));
         g->u[k] = _mm512_xor_si512(q, _mm512_set1_epi8(-128));
     }
 }
@@ -156,15 +165,17 @@ INLINE __m512i k_nibbles(const uint8_t *qs)
     return _mm512_and_si512(_mm512_srlv_epi64(q, shift), _mm512_set1_epi8(15));
 }
 
-INLINE void unpack_q4_k(const struct block_q4_k *b, struct group *g)
+INLINE void unpack_q4_k(const struct block_q4_k *b, int last, struct group *g)
 {
+    (void)last; /* blocks of a whole group */
     k_scales(b->d, b->dmin, b->scales, g);
     for (int k = 0; k < 4; k++)
         g->u[k] = k_nibbles(b->qs + 32 * k);
 }
 
-INLINE void unpack_q5_k(const struct block_q5_k *b, struct group *g)
+INLINE void unpack_q5_k(const struct block_q5_k *b, int last, struct group *g)
 {
+    (void)last;
     __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)b->qh));
     __m512i bit = join(_mm256_set1_epi8(1), _mm256_set1_epi8(2));
     k_scales(b->d, b->dmin, b->scales, g);
@@ -174,8 +185,9 @@ INLINE void unpack_q5_k(const struct block_q5_k *b, struct group *g)
     }
 }
 
-INLINE void unpack_q6_k(const struct block_q6_k *b, struct group *g)
+INLINE void unpack_q6_k(const struct block_q6_k *b, int last, struct group *g)
 {
+    (void)last;
     const __m512i low = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
     for (int half = 0; half < 2; half++) {
         __m512i q = _mm512_loadu_si512(b->ql + 64 * half);
@@ -199,8 +211,19 @@ INLINE void unpack_q6_k(const struct block_q6_k *b, struct group *g)
     g->wm[1] = _mm512_extractf32x8_ps(m, 1);
 }
 
+/* a * b + c where blocks are, c elsewhere. */
+INLINE __m256 add_product(__m256 a, __m256 b, __m256 c, int last)
+{
+    return last == 7 ? _mm256_fmadd_ps(a, b, c) : _mm256_mask3_fmadd_ps(a, b, c, (__mmask8)((2u << last) - 1));
+}
+
+INLINE __m256 sub_product(__m256 a, __m256 b, __m256 c, int last)
+{
+    return last == 7 ? _mm256_fnmadd_ps(a, b, c) : _mm256_mask3_fnmadd_ps(a, b, c, (__mmask8)((2u << last) - 1));
+}
+
 /* acc takes one group of one activation row. */
-INLINE __m256 add_group(const struct group *g, const struct kern_q_x *x, bool two, bool halves, __m256 acc)
+INLINE __m256 add_group(const struct group *g, const struct kern_q_x *x, bool two, bool halves, int last, __m256 acc)
 {
     const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     __m512i i[4];
@@ -217,13 +240,13 @@ INLINE __m256 add_group(const struct group *g, const struct kern_q_x *x, bool tw
     __m256i first = _mm512_castsi512_si256(sums), second = _mm512_extracti64x4_epi64(sums, 1);
     __m256 d = _mm256_load_ps(x->d);
     if (halves) {
-        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(first), _mm256_mul_ps(g->wd[0], d), acc);
-        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(second), _mm256_mul_ps(g->wd[1], d), acc);
-        acc = _mm256_fnmadd_ps(g->wm[0], _mm256_load_ps(x->s_half[0]), acc);
-        return _mm256_fnmadd_ps(g->wm[1], _mm256_load_ps(x->s_half[1]), acc);
+        acc = add_product(_mm256_cvtepi32_ps(first), _mm256_mul_ps(g->wd[0], d), acc, last);
+        acc = add_product(_mm256_cvtepi32_ps(second), _mm256_mul_ps(g->wd[1], d), acc, last);
+        acc = sub_product(g->wm[0], _mm256_load_ps(x->s_half[0]), acc, last);
+        return sub_product(g->wm[1], _mm256_load_ps(x->s_half[1]), acc, last);
     }
-    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(first, second)), _mm256_mul_ps(g->wd[0], d), acc);
-    return _mm256_fnmadd_ps(g->wm[0], _mm256_load_ps(x->s), acc);
+    acc = add_product(_mm256_cvtepi32_ps(_mm256_add_epi32(first, second)), _mm256_mul_ps(g->wd[0], d), acc, last);
+    return sub_product(g->wm[0], _mm256_load_ps(x->s), acc, last);
 }
 
 /* A row comes from memory once, in order; the hardware's own reading ahead stops at each
@@ -241,64 +264,40 @@ INLINE float fold(__m256 a)
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
 
-#define Q_DOT(type, group_blocks, block_values, halves)                                                              \
-    INLINE void unpack_at_##type(const void *w, size_t n, size_t k, struct group *g)                                 \
+#define Q_DOT(type, group_blocks, halves)                                                                            \
+    INLINE float row_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, bool two)              \
     {                                                                                                                \
-        const struct block_##type *b = (const struct block_##type *)w + k * (group_blocks);                          \
-        size_t left = n - k * KERN_Q_GROUP;                                                                          \
-        if (left >= KERN_Q_GROUP) {                                                                                  \
-            unpack_##type(b, g);                                                                                     \
-            return;                                                                                                  \
-        }                                                                                                            \
-        struct block_##type end[group_blocks];                                                                       \
-        memset(end, 0, sizeof end);                                                                                  \
-        memcpy(end, b, left / (block_values) * sizeof *b);                                                           \
-        unpack_##type(end, g);                                                                                       \
-    }                                                                                                                \
-    INLINE void rows_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,         \
-                            bool two, float *out, size_t out_step)                                                   \
-    {                                                                                                                \
-        size_t groups_n = kern_q_groups(n);                                                                          \
+        const struct block_##type *b = w;                                                                            \
         struct group g;                                                                                              \
-        __m256 acc[KERN_Q_ROWS_MAX];                                                                                 \
-        if (rows_n == 1) {                                                                                           \
-            __m256 one = _mm256_setzero_ps();                                                                        \
-            for (size_t k = 0; k < groups_n; k++) {                                                                  \
-                read_ahead((const struct block_##type *)w + k * (group_blocks),                                      \
-                           sizeof(struct block_##type) * (group_blocks));                                            \
-                unpack_at_##type(w, n, k, &g);                                                                       \
-                one = add_group(&g, x + k * x_step, two, halves, one);                                               \
-            }                                                                                                        \
-            *out = fold(one);                                                                                        \
-            return;                                                                                                  \
+        __m256 acc = _mm256_setzero_ps();                                                                            \
+        for (; n >= KERN_Q_GROUP; n -= KERN_Q_GROUP, b += (group_blocks), x += x_step) {                             \
+            read_ahead(b, (group_blocks) * sizeof *b);                                                               \
+            unpack_##type(b, 7, &g);                                                                                 \
+            acc = add_group(&g, x, two, halves, 7, acc);                                                             \
         }                                                                                                            \
-        for (size_t r = 0; r < rows_n; r++)                                                                          \
-            acc[r] = _mm256_setzero_ps();                                                                            \
-        for (size_t k = 0; k < groups_n; k++) {                                                                      \
-            unpack_at_##type(w, n, k, &g);                                                                           \
-            for (size_t r = 0; r < rows_n; r++)                                                                      \
-                acc[r] = add_group(&g, x + k * x_step + r, two, halves, acc[r]);                                     \
+        if (n > 0) { /* of small blocks only */                                                                      \
+            const int last = (int)(n / KERN_Q_BLOCK) - 1;                                                            \
+            unpack_##type(b, last, &g);                                                                              \
+            acc = add_group(&g, x, two, halves, last, acc);                                                          \
         }                                                                                                            \
-        for (size_t r = 0; r < rows_n; r++)                                                                          \
-            out[r * out_step] = fold(acc[r]);                                                                        \
+        return fold(acc);                                                                                            \
     }                                                                                                                \
     static void dot_##type(const void *w, size_t n, const struct kern_q_x *x, size_t x_step, size_t rows_n,          \
                            bool two, float *out, size_t out_step)                                                    \
     {                                                                                                                \
-        if (two)                                                                                                     \
-            rows_##type(w, n, x, x_step, rows_n, true, out, out_step);                                               \
-        else                                                                                                         \
-            rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                              \
+        for (size_t r = 0; r < rows_n; r++) /* the weights come from L1 after the first */                           \
+            out[r * out_step] =                                                                                      \
+                two ? row_##type(w, n, x + r, x_step, true) : row_##type(w, n, x + r, x_step, false);                \
     }
 
-Q_DOT(q4_0, 8, 32, false)
-Q_DOT(q4_1, 8, 32, false)
-Q_DOT(q5_0, 8, 32, false)
-Q_DOT(q5_1, 8, 32, false)
-Q_DOT(q8_0, 8, 32, false)
-Q_DOT(q4_k, 1, 256, false)
-Q_DOT(q5_k, 1, 256, false)
-Q_DOT(q6_k, 1, 256, true)
+Q_DOT(q4_0, 8, false)
+Q_DOT(q4_1, 8, false)
+Q_DOT(q5_0, 8, false)
+Q_DOT(q5_1, 8, false)
+Q_DOT(q8_0, 8, false)
+Q_DOT(q4_k, 1, false)
+Q_DOT(q5_k, 1, false)
+Q_DOT(q6_k, 1, true)
 
 static const struct kern_q_ops table = {.dot = {[QUANT_Q4_0] = dot_q4_0,
                                                 [QUANT_Q4_1] = dot_q4_1,
