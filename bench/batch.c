@@ -130,8 +130,9 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measure(int epoll, struct client *clients)
+static void measure(int epoll, struct client *clients, const char *activations)
 {
+    char what[80];
     double one[ROUNDS], all[ROUNDS], ratio[ROUNDS], least = 0, most = 0;
     if (round_run(epoll, clients, CLIENTS, false) == 0) /* warm */
         goto broken;
@@ -152,28 +153,27 @@ static void measure(int epoll, struct client *clients)
     qsort(one, ROUNDS, sizeof *one, by_size);
     qsort(all, ROUNDS, sizeof *all, by_size);
     qsort(ratio, ROUNDS, sizeof *ratio, by_size);
-    report_row("rows/s of 16 clients, times one client's", ratio[ROUNDS / 2], BAR_RATIO, REPORT_HIGHER, "ratio",
+    snprintf(what, sizeof what, "%s: rows/s of 16 clients, times one client's", activations);
+    report_row(what, ratio[ROUNDS / 2], BAR_RATIO, REPORT_HIGHER, "ratio",
                "%.1f rows/s, one client %.1f; worst and best round %.2f, %.2f", all[ROUNDS / 2], one[ROUNDS / 2],
                ratio[0], ratio[ROUNDS - 1]);
-    report_row("p99 of the worst client, times the best's", most / least, REPORT_NO_BAR, REPORT_LOWER, "ratio",
-               "%.1f and %.1f ms", most / 1e3, least / 1e3);
+    snprintf(what, sizeof what, "%s: p99 of the worst client, times the best's", activations);
+    report_row(what, most / least, REPORT_NO_BAR, REPORT_LOWER, "ratio", "%.1f and %.1f ms", most / 1e3, least / 1e3);
     return;
 broken:
     report_fail("a client lost its connection, or got another answer than 200");
 }
 
-int main(int argc, char **argv)
+/* One shard that takes activations so. */
+static void run(const char *argv0, const char *model, const char *activations)
 {
     static struct client clients[CLIENTS];
-    static const char *const shape[] = {"--layers", "1",          "--hidden", "5120",   "--ffn", "13824", "--heads",
-                                        "40",       "--kv-heads", "8",        "--type", "Q4_K",  NULL};
-    static const char *const args[] = {"--threads", "1", "--pin", NULL};
+    const char *args[] = {"--threads", "1", "--pin", "--activations", activations, NULL};
     struct bench_shard shard = {0};
-    char model[600];
-    report_begin("batch", argc, argv);
     int epoll = epoll_create1(0), port = 0;
-    if (epoll < 0 || !bench_model(argv[0], "bench-wide", shape, model, sizeof model) ||
-        !bench_shard_start(&shard, argv[0], model, args) || sscanf(shard.url, "http://127.0.0.1:%d", &port) != 1) {
+    memset(clients, 0, sizeof clients);
+    if (epoll < 0 || !bench_shard_start(&shard, argv0, model, args) ||
+        sscanf(shard.url, "http://127.0.0.1:%d", &port) != 1) {
         report_fail("no shard to measure");
         goto out;
     }
@@ -186,7 +186,7 @@ int main(int argc, char **argv)
             goto out;
         }
     }
-    measure(epoll, clients);
+    measure(epoll, clients, activations);
 out:
     for (unsigned i = 0; i < CLIENTS; i++) {
         if (clients[i].fd > 0)
@@ -196,5 +196,19 @@ out:
     if (epoll >= 0)
         close(epoll);
     bench_shard_stop(&shard);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const shape[] = {"--layers", "1",          "--hidden", "5120",   "--ffn", "13824", "--heads",
+                                        "40",       "--kv-heads", "8",        "--type", "Q4_K",  NULL};
+    char model[600];
+    report_begin("batch", argc, argv);
+    if (!bench_model(argv[0], "bench-wide", shape, model, sizeof model)) {
+        report_fail("no model to measure");
+        return report_end();
+    }
+    run(argv[0], model, "16");
+    run(argv[0], model, "8");
     return report_end();
 }
