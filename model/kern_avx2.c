@@ -19,7 +19,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #define KERN_W 8
-#define KERN_CVT_F16(p) (vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p)))
+#define KERN_CVT_F16(p) (vf) _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p)))
 #include "model/kern_body.h"
 static const struct kern_ops table = KERN_TABLE("avx2");
 #if defined(__clang__)

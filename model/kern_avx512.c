@@ -20,7 +20,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #endif
 #define KERN_W 16
-#define KERN_CVT_F16(p) (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p)))
+#define KERN_CVT_F16(p) (vf) _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p)))
 #include "model/kern_body.h"
 static const struct kern_ops table = KERN_TABLE("avx512");
 #if defined(__clang__)

@@ -126,6 +126,7 @@ enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct
     *l = (struct link){.router = rt, .url = url, .view = &rt->crew->views[l - rt->links]};
     struct http_pool_opts o;
     http_pool_opts_init(&o);
+    o.inflight_max /= (uint32_t)rt->crew->routers_n; /* docs/protocol.md 6.8: that many per shard, of all loops */
     enum lq_err rc = http_pool_new(loop_base(rt->loop), url, &o, &l->pool, fault);
     if (rc)
         return rc;

@@ -12,7 +12,12 @@
 #include "common/serve.h"
 #include "router/link.h"
 
-enum { EXIT_USAGE = 2, THREADS_MAX = 256, JSON_TASKS_MAX = 256, JSON_BYTES_MAX = 256 << 20 };
+enum {
+    EXIT_USAGE = 2,
+    THREADS_MAX = 64, /* each loop can have a request at each shard: link.c */
+    JSON_TASKS_MAX = 256,
+    JSON_BYTES_MAX = 256 << 20
+};
 
 static enum opt_result read_options(struct serve_opts *o, const char **shards, int64_t *threads, int argc,
                                     char **argv)
