@@ -140,21 +140,23 @@ INLINE void unpack_q8_0(const struct block_q8_0 *b, int last, struct group *g)
     }
 }
 
-INLINE __m256 bytes_ps(uint64_t eight)
+/* d, dmin and the 6-bit scales and minima of 8 sub-blocks: the first 16 bytes of a block.
+ * Those of sub-blocks 4 to 7 have their low nibbles in the last word, their high bits above
+ * the others' six. */
+INLINE void k_scales(const void *block, struct group *g)
 {
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)eight)));
-}
-
-/* The 6-bit scales and minima of 8 sub-blocks out of their 12 bytes. */
-INLINE void k_scales(const uint8_t d[2], const uint8_t dmin[2], const uint8_t s[12], struct group *g)
-{
-    uint32_t a = le32_get(s), b = le32_get(s + 4), c = le32_get(s + 8);
-    uint64_t scale = (c & 0x0f0f0f0fu) | (a >> 6 & 0x03030303u) << 4;
-    uint64_t min = (c >> 4 & 0x0f0f0f0fu) | (b >> 6 & 0x03030303u) << 4;
-    scale = scale << 32 | (a & 0x3f3f3f3fu);
-    min = min << 32 | (b & 0x3f3f3f3fu);
-    g->wd[0] = _mm256_mul_ps(bytes_ps(scale), _mm256_set1_ps(f16_decode_one(le16_get(d))));
-    g->wm[0] = _mm256_mul_ps(bytes_ps(min), _mm256_set1_ps(f16_decode_one(le16_get(dmin))));
+    const __m128i low_at = _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m128i high_at = _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11);
+    const __m512i pair = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    __m128i head = load16(block);
+    __m128i low = _mm_srlv_epi32(_mm_shuffle_epi8(head, low_at), _mm_setr_epi32(0, 0, 0, 4));
+    __m128i high = _mm_srli_epi16(_mm_shuffle_epi8(head, high_at), 2);
+    low = _mm_and_si128(low, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+    __m128i six = _mm_or_si128(low, _mm_and_si128(high, _mm_set1_epi8(0x30))); /* 8 scales, 8 minima */
+    __m512 d = _mm512_permutexvar_ps(pair, _mm512_castps128_ps512(_mm_cvtph_ps(head)));
+    __m512 both = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six)), d);
+    g->wd[0] = _mm512_castps512_ps256(both);
+    g->wm[0] = _mm512_extractf32x8_ps(both, 1);
 }
 
 /* 32 bytes of nibbles are two blocks. */
@@ -168,7 +170,7 @@ INLINE __m512i k_nibbles(const uint8_t *qs)
 INLINE void unpack_q4_k(const struct block_q4_k *b, int last, struct group *g)
 {
     (void)last; /* blocks of a whole group */
-    k_scales(b->d, b->dmin, b->scales, g);
+    k_scales(b, g);
     for (int k = 0; k < 4; k++)
         g->u[k] = k_nibbles(b->qs + 32 * k);
 }
@@ -178,7 +180,7 @@ INLINE void unpack_q5_k(const struct block_q5_k *b, int last, struct group *g)
     (void)last;
     __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)b->qh));
     __m512i bit = join(_mm256_set1_epi8(1), _mm256_set1_epi8(2));
-    k_scales(b->d, b->dmin, b->scales, g);
+    k_scales(b, g);
     for (int k = 0; k < 4; k++) {
         g->u[k] = fifth(k_nibbles(b->qs + 32 * k), _mm512_test_epi8_mask(high, bit));
         bit = _mm512_slli_epi16(bit, 2);
