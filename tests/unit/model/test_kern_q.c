@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "model/kern.h"
 #include "model/kern_q.h"
@@ -51,7 +52,20 @@ static void random_row(size_t n, float *x)
         x[i] = ((float)(next() & 0xffff) - 32768.0f) * size * (next() % 50 == 0 ? 30.0f : 1.0f);
 }
 
-static uint8_t weights[N_MAX * 2 * KERN_Q_TILE_ROWS];
+
+/* Room for n bytes that end where memory does: a read beyond them is a fault. */
+static uint8_t *weights_end(size_t n)
+{
+    enum { ROOM = 1 << 18, GUARD_BYTES = 1 << 16 };
+    static uint8_t *room;
+    if (!room) {
+        room = mmap(NULL, ROOM + GUARD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ck_assert(room != MAP_FAILED && mprotect(room + ROOM, GUARD_BYTES, PROT_NONE) == 0);
+    }
+    ck_assert(n <= ROOM);
+    return room + ROOM - n;
+}
+
 static float rows[ROWS][N_MAX];
 static struct kern_q_x want_x[ROWS * (N_MAX / KERN_Q_GROUP + 1)], got_x[ROWS * (N_MAX / KERN_Q_GROUP + 1)];
 
@@ -60,7 +74,7 @@ static void compare(const struct kern_q_ops *k, enum quant_type t, size_t n, boo
     static float dequant[N_MAX];
     size_t groups_n = kern_q_groups(n);
     uint32_t begin = seed;
-    uint8_t *w = weights + (next() & 3); /* rows need no alignment */
+    uint8_t *w = weights_end(quant_row_bytes(t, n)); /* rows need no alignment */
     random_weights(t, n, w);
     kern_ref.dequant[t](w, n, dequant);
     for (size_t r = 0; r < ROWS; r++) {
@@ -104,7 +118,7 @@ static void compare_tile(const struct kern_q_ops *k, enum quant_type t, size_t n
     static float want[OUT_N], got[OUT_N];
     size_t step = quant_row_bytes(t, n);
     uint32_t begin = seed;
-    uint8_t *w = weights + (next() & 3);
+    uint8_t *w = weights_end(KERN_Q_TILE_ROWS * step);
     for (size_t i = 0; i < KERN_Q_TILE_ROWS; i++)
         random_weights(t, n, w + i * step);
     for (size_t r = 0; r < rows_n; r++) {
@@ -161,6 +175,7 @@ START_TEST(what_is_not_finite_stays_so)
     if ((cpu_detect() & isas[_i].sets) != isas[_i].sets)
         return;
     kern_q_init(&k, isas[_i].sets);
+    uint8_t *weights = weights_end(512 * 2);
     for (int t = 0; t < QUANT_TYPES_N; t++)
         for (size_t b = 0; b < 6 && k.dot[t]; b++) {
             float out;
