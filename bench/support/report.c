@@ -23,6 +23,7 @@ void report_begin(const char *bench, int argc, char **argv)
     }
     if (report.json)
         putchar('[');
+    fflush(stdout); /* else a child that the program forks has it too */
 }
 
 void report_row(const char *what, double value, double bar, enum report_better better, const char *unit,
