@@ -1,5 +1,5 @@
 /* kern_q_act: activations to digits (kern_q.h), in portable C that each ISA file compiles
- * for itself. Not a header to use elsewhere. */
+ * for itself, and the table of a form. Not a header to use elsewhere. */
 #include <string.h>
 
 #include "model/kern_q.h"
@@ -52,3 +52,11 @@ static void quantize(const float *x, size_t n, bool two, struct kern_q_x *out, s
         }
     }
 }
+
+/* What each form ends with. */
+#define KERN_Q_TABLE                                                                                                 \
+    {                                                                                                                \
+        .dot = {[QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0, [QUANT_Q5_1] = dot_q5_1,  \
+                [QUANT_Q8_0] = dot_q8_0, [QUANT_Q4_K] = dot_q4_k, [QUANT_Q5_K] = dot_q5_k, [QUANT_Q6_K] = dot_q6_k}, \
+        .quantize = quantize                                                                                         \
+    }

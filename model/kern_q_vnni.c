@@ -301,15 +301,7 @@ Q_DOT(q4_k, 1, false)
 Q_DOT(q5_k, 1, false)
 Q_DOT(q6_k, 1, true)
 
-static const struct kern_q_ops table = {.dot = {[QUANT_Q4_0] = dot_q4_0,
-                                                [QUANT_Q4_1] = dot_q4_1,
-                                                [QUANT_Q5_0] = dot_q5_0,
-                                                [QUANT_Q5_1] = dot_q5_1,
-                                                [QUANT_Q8_0] = dot_q8_0,
-                                                [QUANT_Q4_K] = dot_q4_k,
-                                                [QUANT_Q5_K] = dot_q5_k,
-                                                [QUANT_Q6_K] = dot_q6_k},
-                                        .quantize = quantize};
+static const struct kern_q_ops table = KERN_Q_TABLE;
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
