@@ -20,7 +20,7 @@ def first_line(*command):
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           env={**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"})
     text = (done.stdout + done.stderr).strip()
-    return text.splitlines()[0] if text else None
+    return text.splitlines()[0].split(" - ")[0] if text else None
 
 
 def machine():
@@ -54,7 +54,8 @@ def markdown(path, host, rows):
             if r["bench"] != last:
                 f.write(f"\n### {r['bench']}\n\n| case | value | bar | | note |\n|---|---|---|---|---|\n")
                 last = r["bench"]
-            f.write(f"| {r['case']} | {r['value']:.3g} | {bar_text(r)} | {mark_text(r)} | {r['note']} |\n")
+            unit = "" if r["unit"] == "ratio" else " " + r["unit"]
+            f.write(f"| {r['case']} | {r['value']:.3g}{unit} | {bar_text(r)} | {mark_text(r)} | {r['note']} |\n")
 
 
 def main():
