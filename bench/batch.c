@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bench/support/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/shard.h"
 #include "common/clock.h"
@@ -33,7 +34,7 @@ struct client {
     size_t request_n, got_n;
     char answer[1024 + ANSWER_BYTES];
     uint64_t sent_us;
-    float *took_us; /* of the rounds with all clients */
+    double *took_us; /* of the rounds with all clients */
     size_t took_n;
 };
 
@@ -108,7 +109,7 @@ static double round_run(int epoll, struct client *clients, size_t n, bool keep)
             now_us = clock_us();
             rows_n++;
             if (keep && c->took_n < SAMPLES_MAX)
-                c->took_us[c->took_n++] = (float)(now_us - c->sent_us);
+                c->took_us[c->took_n++] = (double)(now_us - c->sent_us);
             if (now_us - begin_us >= ROUND_US)
                 open_n--;
             else if (!client_send(c))
@@ -116,18 +117,6 @@ static double round_run(int epoll, struct client *clients, size_t n, bool keep)
         }
     }
     return (double)rows_n * 1e6 / (double)(now_us - begin_us);
-}
-
-static int by_size_f(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static void measure(int epoll, struct client *clients, const char *activations)
@@ -145,18 +134,15 @@ static void measure(int epoll, struct client *clients, const char *activations)
     }
     for (size_t i = 0; i < CLIENTS; i++) {
         struct client *c = &clients[i];
-        qsort(c->took_us, c->took_n, sizeof *c->took_us, by_size_f);
-        double p99 = c->took_us[(c->took_n - 1) * 99 / 100];
+        double p99 = quantile(c->took_us, c->took_n, 0.99);
         least = i == 0 || p99 < least ? p99 : least;
         most = p99 > most ? p99 : most;
     }
-    qsort(one, ROUNDS, sizeof *one, by_size);
-    qsort(all, ROUNDS, sizeof *all, by_size);
-    qsort(ratio, ROUNDS, sizeof *ratio, by_size);
+    double middle = quantile(ratio, ROUNDS, 0.5);
     snprintf(what, sizeof what, "%s: rows/s of 16 clients, times one client's", activations);
-    report_row(what, ratio[ROUNDS / 2], BAR_RATIO, REPORT_HIGHER, "ratio",
-               "%.1f rows/s, one client %.1f; worst and best round %.2f, %.2f", all[ROUNDS / 2], one[ROUNDS / 2],
-               ratio[0], ratio[ROUNDS - 1]);
+    report_row(what, middle, BAR_RATIO, REPORT_HIGHER, "ratio",
+               "%.1f rows/s, one client %.1f; worst and best round %.2f, %.2f", quantile(all, ROUNDS, 0.5),
+               quantile(one, ROUNDS, 0.5), ratio[0], ratio[ROUNDS - 1]);
     snprintf(what, sizeof what, "%s: p99 of the worst client, times the best's", activations);
     report_row(what, most / least, REPORT_NO_BAR, REPORT_LOWER, "ratio", "%.1f and %.1f ms", most / 1e3, least / 1e3);
     return;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "bench/support/ggml.h"
+#include "bench/support/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/timer.h"
 #include "model/mat.h"
@@ -38,18 +39,6 @@ struct bench {
     float *x, *out;
     volatile uint64_t sink;
 };
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t n)
-{
-    qsort(values, n, sizeof *values, by_size);
-    return values[n / 2];
-}
 
 static void read_part(void *arg, size_t first, size_t end, size_t thread)
 {
@@ -134,9 +123,9 @@ static bool measure(struct bench *b, enum quant_type t, size_t rows_n, size_t tu
     }
     jobs_free(jobs, COPIES_MAX);
     for (int a = 0; a < MAT_ACTIVATIONS_N; a++)
-        out->ours[a] = median(ours[a], turns_n);
-    out->theirs = median(theirs, turns_n);
-    out->read = median(reads, turns_n);
+        out->ours[a] = quantile(ours[a], turns_n, 0.5);
+    out->theirs = quantile(theirs, turns_n, 0.5);
+    out->read = quantile(reads, turns_n, 0.5);
     return ok;
 }
 

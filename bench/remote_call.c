@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "bench/support/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/shard.h"
 #include "client/larql_ffn.h"
@@ -22,18 +23,6 @@ struct side {
     double cost_us[ROUNDS * CALLS], compute_us[ROUNDS * CALLS];
     size_t n;
 };
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *v, size_t n, double q)
-{
-    qsort(v, n, sizeof *v, by_size);
-    return v[(size_t)(q * (double)(n - 1))];
-}
 
 static bool call(struct side *s, bool count)
 {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/support/quantile.h"
 #include "bench/support/proxies.h"
 
 enum {
@@ -61,7 +62,7 @@ static void run_block(struct lane *l, unsigned round, const struct load_request 
     for (int i = 0; i < BLOCK; i++)
         us[i] = load_once_us(l->fd, q);
     memcpy(sorted, us, sizeof sorted);
-    l->p50[round] = load_quantile(sorted, BLOCK, 0.5);
+    l->p50[round] = quantile(sorted, BLOCK, 0.5);
 }
 
 static void bench_latency(const struct load_addr *to, size_t body_n)
@@ -76,8 +77,8 @@ static void bench_latency(const struct load_addr *to, size_t body_n)
         for (unsigned w = 0; w < WHO_N; w++)
             run_block(&lane[(w + r) % WHO_N], r, &q);
     for (int w = 0; w < WHO_N; w++) {
-        p50[w] = load_quantile(lane[w].p50, ROUNDS, 0.5);
-        p99[w] = load_quantile(lane[w].us, (size_t)ROUNDS * BLOCK, 0.99);
+        p50[w] = quantile(lane[w].p50, ROUNDS, 0.5);
+        p99[w] = quantile(lane[w].us, (size_t)ROUNDS * BLOCK, 0.99);
         close(lane[w].fd);
         free(lane[w].us);
     }
@@ -119,7 +120,7 @@ static void bench_tail(const struct load_addr *at, const struct load_addr *bare,
     close(fd);
     close(bare_fd);
     free(q.bytes);
-    double p99 = load_quantile(us, N, 0.99), bare_p99 = load_quantile(bare_us, N, 0.99);
+    double p99 = quantile(us, N, 0.99), bare_p99 = quantile(bare_us, N, 0.99);
     snprintf(what, sizeof what, "p99, %zu bytes both ways", body_n);
     snprintf(note, sizeof note, "largest of %d: %.0f us; forwarder's p99 %.0f us", N, us[N - 1], bare_p99);
     result(what, p99, 1000, true, "us", note);
@@ -148,8 +149,8 @@ static void bench_rate(int backend_port, const char *backend_url)
     if (!json)
         printf("\n10 KB, %d connections\n", RATE_CONNS);
     for (int t = 0; t < THREADS_MAX; t++) {
-        double ours = load_quantile(rate[t * KINDS], RATE_ROUNDS, 0.5),
-               theirs = load_quantile(rate[t * KINDS + 1], RATE_ROUNDS, 0.5);
+        double ours = quantile(rate[t * KINDS], RATE_ROUNDS, 0.5),
+               theirs = quantile(rate[t * KINDS + 1], RATE_ROUNDS, 0.5);
         snprintf(what, sizeof what, "throughput, %d connections, %d thread%s", RATE_CONNS, t + 1, t ? "s" : "");
         snprintf(note, sizeof note, "%.0f requests/s, nginx %.0f", ours, theirs);
         result(what, ours / theirs, 1.1, false, "ratio", note);

@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "bench/support/timer.h"
 
 enum { ANSWER_BYTES = 1 << 20, HEAD_BYTES = 512 };
 
@@ -19,25 +20,6 @@ void load_die(const char *what)
 {
     fprintf(stderr, "bench: %s: %s\n", what, errno ? strerror(errno) : "failed");
     exit(1);
-}
-
-uint64_t load_now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double load_quantile(double *v, size_t n, double q)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return v[(size_t)(q * (double)(n - 1) + 0.5)];
 }
 
 struct load_addr load_tcp(int port)
@@ -120,11 +102,11 @@ double load_once_us(int fd, const struct load_request *q)
 {
     static char buf[ANSWER_BYTES];
     struct answer a = {0};
-    uint64_t begin = load_now_ns();
+    uint64_t begin = timer_now_ns();
     send_all(fd, q);
     while (!take(&a, fd, buf, 0)) {
     }
-    return (double)(load_now_ns() - begin) / 1e3;
+    return (double)(timer_now_ns() - begin) / 1e3;
 }
 
 double load_rate(const int *fds, size_t fds_n, const struct load_request *q, size_t requests_n)
@@ -135,7 +117,7 @@ double load_rate(const int *fds, size_t fds_n, const struct load_request *q, siz
     if (!a || !bufs || ep < 0)
         load_die("memory");
     size_t sent_n = 0, open_n = 0;
-    uint64_t begin = load_now_ns();
+    uint64_t begin = timer_now_ns();
     for (size_t i = 0; i < fds_n; i++, sent_n++, open_n++) {
         struct epoll_event e = {.events = EPOLLIN, .data.u64 = i};
         if (epoll_ctl(ep, EPOLL_CTL_ADD, fds[i], &e) != 0)
@@ -158,7 +140,7 @@ double load_rate(const int *fds, size_t fds_n, const struct load_request *q, siz
             }
         }
     }
-    double s = (double)(load_now_ns() - begin) / 1e9;
+    double s = (double)(timer_now_ns() - begin) / 1e9;
     close(ep);
     free(bufs);
     free(a);

@@ -34,9 +34,6 @@ double load_once_us(int fd, const struct load_request *q);
 /* requests_n exchanges over the open sockets fds, each always busy; requests per second. */
 double load_rate(const int *fds, size_t fds_n, const struct load_request *q, size_t requests_n);
 
-uint64_t load_now_ns(void);
-/* Of n values, which it sorts. */
-double load_quantile(double *v, size_t n, double q);
 _Noreturn void load_die(const char *what);
 
 #endif

@@ -1,6 +1,8 @@
 /* peers: see peers.h. */
 #include "bench/support/peers.h"
 
+#include "bench/support/timer.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -307,10 +309,10 @@ static _Noreturn void forward(int listener, const struct load_addr *to, unsigned
     watch(ep, listener);
     for (;;) {
         struct epoll_event e[64];
-        bool spin = spin_us && load_now_ns() - last_ns < (uint64_t)spin_us * 1000;
+        bool spin = spin_us && timer_now_ns() - last_ns < (uint64_t)spin_us * 1000;
         int n = epoll_wait(ep, e, 64, spin ? 0 : -1);
         if (n > 0 && spin_us)
-            last_ns = load_now_ns();
+            last_ns = timer_now_ns();
         for (int i = 0; i < n; i++) {
             int fd = e[i].data.fd;
             if (fd == listener) {
