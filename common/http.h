@@ -30,8 +30,8 @@ struct http_headers *http_headers_new(void);
 void http_headers_free(struct http_headers *h);
 /* Copies both. False: out of memory, or a byte that would break the framing. */
 bool http_headers_add(struct http_headers *h, const char *name, const char *value) LQ_MUST_CHECK;
-/* First line of that name, or NULL; lives as long as h is unchanged. */
 bool http_headers_add_u64(struct http_headers *h, const char *name, uint64_t v) LQ_MUST_CHECK;
+/* First line of that name, or NULL; lives as long as h is unchanged. */
 const char *http_headers_get(const struct http_headers *h, const char *name);
 /* All lines of that name joined by ", " into buf; NULL when there is none;
  * a list that does not fit is cut at the last whole line. */

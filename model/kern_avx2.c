@@ -1,5 +1,4 @@
-/* kern_avx2: the same kernels, compiled for AVX2. The target is set for these
- * functions alone, so no instruction leaks into code that other CPUs run. */
+/* kern_avx2: the same kernels, compiled for AVX2. */
 #include "model/kern.h"
 
 #if defined(__x86_64__)
@@ -8,25 +7,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "model/kern_isa.h"
 #include "model/quant_blocks.h"
 #include "proto/bytes.h"
 #include "proto/f16.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+ISA_BEGIN(ISA_AVX2)
 #define KERN_W 8
 #define KERN_CVT_F16(p) (vf) _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p)))
 #include "model/kern_body.h"
 static const struct kern_ops table = KERN_TABLE("avx2");
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+ISA_END
 
 void kern_init_avx2(struct kern_ops *k)
 {

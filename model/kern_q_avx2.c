@@ -6,16 +6,12 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "model/kern_isa.h"
 #include "model/quant_blocks.h"
 #include "proto/bytes.h"
 #include "proto/f16.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+ISA_BEGIN(ISA_AVX2)
 static inline __attribute__((always_inline)) int32_t half_dot(const uint8_t *u, const int8_t *x)
 {
     __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)u));
@@ -29,11 +25,7 @@ static inline __attribute__((always_inline)) int32_t half_dot(const uint8_t *u, 
 #define HALF_DOT half_dot
 #include "model/kern_q_body.h"
 static const struct kern_q_ops table = KERN_Q_TABLE;
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+ISA_END
 
 void kern_q_init_avx2(struct kern_q_ops *k)
 {

@@ -8,15 +8,10 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "model/kern_isa.h"
 #include "model/quant_blocks.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
-#endif
+ISA_BEGIN(ISA_VNNI)
 #define INLINE static inline __attribute__((always_inline))
 
 enum { ROWS = KERN_Q_TILE_ROWS, QUADS = KERN_Q_BLOCK / 4 };
@@ -380,11 +375,7 @@ Q_TILE(q6_k, 256, add_one_halves, add_two_halves)
 static const kern_q_tile table[QUANT_TYPES_N] = {
     [QUANT_Q4_0] = tile_q4_0, [QUANT_Q4_1] = tile_q4_1, [QUANT_Q5_0] = tile_q5_0, [QUANT_Q5_1] = tile_q5_1,
     [QUANT_Q8_0] = tile_q8_0, [QUANT_Q4_K] = tile_q4_k, [QUANT_Q5_K] = tile_q5_k, [QUANT_Q6_K] = tile_q6_k};
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+ISA_END
 
 void kern_q_init_tile(struct kern_q_ops *k)
 {

@@ -8,17 +8,12 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "model/kern_isa.h"
 #include "model/quant_blocks.h"
 #include "proto/bytes.h"
 #include "proto/f16.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
-#endif
+ISA_BEGIN(ISA_VNNI)
 #include "model/kern_q_act.h"
 
 struct group {
@@ -302,11 +297,7 @@ Q_DOT(q5_k, 1, false)
 Q_DOT(q6_k, 1, true)
 
 static const struct kern_q_ops table = KERN_Q_TABLE;
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+ISA_END
 
 void kern_q_init_vnni(struct kern_q_ops *k)
 {

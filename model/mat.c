@@ -165,13 +165,19 @@ struct product {
     float *out;
 };
 
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 static bool in_digits(const struct compute *c, const struct mat *w)
 {
     return c->activations != MAT_F32 && c->kern_q.dot[w->type];
 }
 
 /* Rows first .. end - 1 of W, in f32; out[s * out_step + r - first]. Each weight row is
- * read once; blocks are dequantised into L1 then. The bits are those of a single row: kern.h promises it. */
+ * read once; blocks are dequantised into L1 then. The bits are those of a single row:
+ * kern.h promises it. */
 static void rows_f32(const struct product *p, const struct mat *w, size_t first, size_t end, float *row, float *out,
                      size_t out_step)
 {
@@ -190,11 +196,6 @@ static void rows_f32(const struct product *p, const struct mat *w, size_t first,
         for (size_t s = 0; s < p->seq_n; s++)
             out[s * out_step + r - first] = k->dot_f32(row, p->x + s * w->cols_n, w->cols_n);
     }
-}
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 /* The same on the digits of x, up to Q_ROWS rows of it: each weight row is read once. */
@@ -259,7 +260,7 @@ static void tiles(void *arg, size_t first, size_t end, size_t thread)
     const struct mat *w = p->w;
     float *tile = p->c->scratch + thread * p->c->scratch_n;
     for (size_t t = first; t < end; t++) {
-        size_t row = t * TILE_ROWS, n = w->rows_n - row < TILE_ROWS ? w->rows_n - row : TILE_ROWS;
+        size_t row = t * TILE_ROWS, n = least(w->rows_n - row, TILE_ROWS);
         for (size_t i = 0; i < n; i++)
             p->c->kern.dequant[w->type](w->data + (row + i) * w->row_bytes, w->cols_n, tile + i * w->cols_n);
         gemm_xwt(p->x, p->seq_n, tile, n, w->cols_n, p->out + row, w->rows_n);
