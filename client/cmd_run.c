@@ -6,6 +6,7 @@
 #include "client/cmd.h"
 #include "client/run.h"
 #include "common/opt.h"
+#include "common/spin.h"
 
 static enum opt_result read_options(struct run_options *o, int argc, char **argv)
 {
@@ -39,7 +40,8 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
         {"deadline-ms", 0, OPT_INT, "MS", NULL, "time one call to the grid may take (default 30000)", 1, 3600000,
          &o->deadline_ms},
         {"busy-poll", 0, OPT_INT, "US", NULL,
-         "poll for so long for each answer before sleeping: saves a wake-up, costs the core (default 0)", 0, 1000000,
+         "poll for so long for each answer before sleeping: saves a wake-up, costs the core (default 0)", 0,
+         SPIN_US_MAX,
          &o->busy_poll_us},
         {"ignore-eos", 0, OPT_FLAG, NULL, NULL, "go on after the end token", 0, 0, &o->ignore_eos},
         {"quiet", 'q', OPT_FLAG, NULL, NULL, "no summary on stderr", 0, 0, &o->quiet},

@@ -53,7 +53,18 @@ static void quantize(const float *x, size_t n, bool two, struct kern_q_x *out, s
     }
 }
 
-/* What each form ends with. */
+/* What each form ends with: its dots, X(type, blocks of a group, are scales per 16 values), and
+ * the table of them. */
+#define KERN_Q_EACH(X)                                                                                               \
+    X(q4_0, 8, false)                                                                                                \
+    X(q4_1, 8, false)                                                                                                \
+    X(q5_0, 8, false)                                                                                                \
+    X(q5_1, 8, false)                                                                                                \
+    X(q8_0, 8, false)                                                                                                \
+    X(q4_k, 1, false)                                                                                                \
+    X(q5_k, 1, false)                                                                                                \
+    X(q6_k, 1, true)
+
 #define KERN_Q_TABLE                                                                                                 \
     {                                                                                                                \
         .dot = {[QUANT_Q4_0] = dot_q4_0, [QUANT_Q4_1] = dot_q4_1, [QUANT_Q5_0] = dot_q5_0, [QUANT_Q5_1] = dot_q5_1,  \

@@ -192,11 +192,4 @@ INLINE float fold(const float a[KERN_Q_BLOCKS])
             rows_##type(w, n, x, x_step, rows_n, false, out, out_step);                                              \
     }
 
-Q_DOT(q4_0, 8, false)
-Q_DOT(q4_1, 8, false)
-Q_DOT(q5_0, 8, false)
-Q_DOT(q5_1, 8, false)
-Q_DOT(q8_0, 8, false)
-Q_DOT(q4_k, 1, false)
-Q_DOT(q5_k, 1, false)
-Q_DOT(q6_k, 1, true)
+KERN_Q_EACH(Q_DOT)

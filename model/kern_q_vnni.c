@@ -287,14 +287,7 @@ INLINE float fold(__m256 a)
                 two ? row_##type(w, n, x + r, x_step, true) : row_##type(w, n, x + r, x_step, false);                \
     }
 
-Q_DOT(q4_0, 8, false)
-Q_DOT(q4_1, 8, false)
-Q_DOT(q5_0, 8, false)
-Q_DOT(q5_1, 8, false)
-Q_DOT(q8_0, 8, false)
-Q_DOT(q4_k, 1, false)
-Q_DOT(q5_k, 1, false)
-Q_DOT(q6_k, 1, true)
+KERN_Q_EACH(Q_DOT)
 
 static const struct kern_q_ops table = KERN_Q_TABLE;
 ISA_END
