@@ -26,6 +26,7 @@
     X(BAD_JSON, 400, "bad_json")                                                                                     \
     X(BAD_BODY, 400, "bad_body")                                                                                     \
     X(BAD_LAYER, 400, "bad_layer")                                                                                   \
+    X(NO_MODEL, 400, "no_model")                                                                                     \
     X(BIG_ANSWER, 413, "big_answer")                                                                                 \
     X(QUEUE_FULL, 503, "queue_full")                                                                                 \
     X(NOT_FINITE, 500, "not_finite")                                                                                 \
