@@ -102,6 +102,7 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     } else if (peer_stats_read(n ? (const char *)evbuffer_pullup(in, -1) : "", n, &stats, &bad) != LQ_OK) {
         probe_done(l, bad.text);
     } else {
+        peer_stats_release(&l->stats);
         l->stats = stats;
         if (!known)
             compare_with_peers(l);
@@ -144,6 +145,7 @@ void link_release(struct link *l)
     if (l->probe_ev)
         event_free(l->probe_ev);
     http_pool_free(l->pool);
+    peer_stats_release(&l->stats);
     *l = (struct link){0};
 }
 
