@@ -33,7 +33,7 @@ LIBS_proto := -ljansson -lm
 LIBS_common := -levent_core -levent_extra -levent_pthreads $(LIBS_proto)
 BLIS_DIR := $(firstword $(wildcard /usr/lib/*/blis-serial /usr/lib/*/blis-pthread /usr/lib/*/blis-openmp))
 BLIS_INC := $(firstword $(wildcard /usr/include/*/blis-serial /usr/include/*/blis-pthread /usr/include/*/blis-openmp /usr/include/blis))
-LIBS_model := $(if $(BLIS_DIR),-L$(BLIS_DIR)) -lblis $(LIBS_common)
+LIBS_model := $(if $(BLIS_DIR),-L$(BLIS_DIR)) -lblis -lcrypto $(LIBS_common)
 LIBS_client := -lpcre2-8 $(LIBS_model)
 LIBS_check := -lcheck -lsubunit -lrt
 

@@ -249,6 +249,7 @@ void lq_ffn_close(struct lq_ffn *f)
         return;
     http_pool_free(f->pool);
     event_base_free(f->base);
+    peer_stats_release(&f->server);
     free(f);
 }
 

@@ -7,7 +7,7 @@ set -eu
 want=
 for group; do
     case $group in
-    build) want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev" ;;
+    build) want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev libssl-dev libcurl4-openssl-dev" ;;
     demo) want="$want python3 python3-venv curl" ;;
     test) want="$want python3 python3-venv python3-pytest check libsubunit-dev" ;;
     clang) want="$want clang" ;;

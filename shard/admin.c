@@ -27,17 +27,33 @@ static json_t *wire_list(const struct wire_switches *w)
     return list;
 }
 
+static json_t *hash_json(const struct hash256 *h)
+{
+    char text[HASH256_TEXT_BYTES];
+    return json_string(hash256_text(h, text));
+}
+
+static json_t *layer_hashes(const struct identity *id)
+{
+    json_t *list = json_array();
+    for (uint32_t l = id->layer_first; l <= id->layer_last; l++)
+        json_array_append_new(list, hash_json(&id->layers[l - id->layer_first]));
+    return list;
+}
+
 static void answer_stats(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     const struct arch *a = &s->arch;
-    http_front_json_new(
-        r, 200,
-        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,si,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
-                  "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
-                  (int)a->ffn_n, "layer_start", (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype",
-                  ffn_dtype(s->ffn), "wire", wire_list(&s->wire), "kernels", s->kernels, "batch_rows_max",
-                  (int)s->batch_rows_max, "loaded", "ffn_service", 1, "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
+    http_front_json_new(r, 200,
+                        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,si,so,so,s{sb,sI}}", "model", s->model_id,
+                                  "family", a->family, "mode", "ffn-service", "layers", (int)a->layers_n,
+                                  "hidden_size", (int)a->hidden_n, "features_per_layer", (int)a->ffn_n, "layer_start",
+                                  (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype", ffn_dtype(s->ffn),
+                                  "wire", wire_list(&s->wire), "kernels", s->kernels, "batch_rows_max",
+                                  (int)s->batch_rows_max, "identity", hash_json(&s->identity.model), "layer_hashes",
+                                  layer_hashes(&s->identity), "loaded", "ffn_service", 1, "ffn_bytes",
+                                  (json_int_t)ffn_bytes(s->ffn)));
 }
 
 static void answer_models(void *arg, struct http_req *r)

@@ -124,6 +124,8 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
     if (rc)
         return rc;
     s->start_us = clock_us();
+    char identity[HASH256_TEXT_BYTES];
+    log_info("identity model=%s", hash256_text(&s->identity.model, identity));
     log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
              log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
              s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
@@ -159,6 +161,10 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
     s->work = work_new(s, (size_t)o->threads, activations, fault); /* forks, for BLIS: before any thread */
     if (!s->work)
         return fault->code;
+    rc = identity_read(s->gguf, s->layer_first, s->layer_last, compute_pool(work_compute(s->work)), NULL,
+                       &s->identity, fault);
+    if (rc)
+        return rc;
     rc = offload_new(s->loop, "compute", (size_t)o->queue_jobs, (uint64_t)o->queue_mb << 20, s->work, &s->queue,
                      fault);
     if (!rc && o->pin)
@@ -178,6 +184,7 @@ static void release(struct shard *s)
         event_free(s->turn_ev);
     loop_free(s->loop);
     metrics_free(s->metrics);
+    identity_release(&s->identity);
     ffn_free(s->ffn);
     gguf_free(s->gguf);
 }

@@ -14,6 +14,7 @@
 #include "common/loop.h"
 #include "model/arch.h"
 #include "model/ffn.h"
+#include "model/identity.h"
 #include "proto/codec.h"
 #include "proto/negotiate.h"
 
@@ -38,6 +39,7 @@ struct shard {
     struct gguf *gguf;
     struct arch arch;
     struct ffn *ffn;
+    struct identity identity; /* of the served layers */
     uint32_t layer_first, layer_last;
     struct codec_ops codec;
     const char *kernels; /* compute_describe() of the compute thread */
