@@ -1,6 +1,8 @@
 /* budget: see budget.h. */
 #include "router/budget.h"
 
+#include <stddef.h>
+
 static size_t slot_of(struct retry_budget *b, uint64_t second)
 {
     size_t i = second % BUDGET_SECONDS;

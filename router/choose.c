@@ -1,4 +1,5 @@
 /* choose: layers -> members. The rules of docs/protocol.md, 6.2 to 6.5. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,17 +85,16 @@ static enum lq_err gap(const struct route_table *t, const struct route_model *m,
 {
     char list[256];
     size_t n = 0;
-    if (m->stats.layers)
-        for (uint32_t i = 0; i < layers_n; i++)
-            if (layers[i] >= m->stats.layers)
-                return lq_fail(fault, LQ_BAD_LAYER, "layer %u out of range (num_layers = %u)", layers[i],
-                               m->stats.layers);
-    for (uint32_t i = 0; i < layers_n && n < sizeof list - 32; i++)
-        if (!route_find(m, layers[i])) {
-            if (!t->grid)
-                return lq_fail(fault, LQ_BAD_LAYER, "layer %u has no owning shard in this router", layers[i]);
-            n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? ", " : "", layers[i]);
-        }
+    for (uint32_t i = 0; i < layers_n && n < sizeof list - 32; i++) {
+        if (route_find(m, layers[i]))
+            continue;
+        if (!t->grid)
+            return lq_fail(fault, LQ_BAD_LAYER, "layer %u has no owning shard in this router", layers[i]);
+        if (m->stats.layers && layers[i] >= m->stats.layers)
+            return lq_fail(fault, LQ_BAD_LAYER, "layer %u out of range (num_layers = %u)", layers[i],
+                           m->stats.layers);
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? ", " : "", layers[i]);
+    }
     return lq_fail(fault, LQ_NOT_READY, "no shard serves layers %s of model '%s' now", list, m->id);
 }
 
@@ -129,6 +129,7 @@ enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t 
     uint32_t routes_n = 0;
     if (!m)
         return fault->code;
+    assert(layers_n > 0);
     for (uint32_t i = 0; i < layers_n; i++) {
         const struct route *r = route_find(m, layers[i]);
         if (!r)
@@ -144,7 +145,7 @@ enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t 
         /* Layers of one route stay together, so that a shard gets one part. */
         struct member *best = pick(rt, &routes[k], 1, tried);
         if (!best)
-            return lq_fail(fault, LQ_NOT_READY, "every shard of layers %u-%u of model '%s' is leaving",
+            return lq_fail(fault, LQ_NOT_READY, "every shard of layers %u-%u of model '%s' is leaving or refused; see /v1/topology",
                            routes[k]->first, routes[k]->last, m->id);
         for (uint32_t i = 0; i < layers_n; i++)
             if (route_find(m, layers[i]) == routes[k])

@@ -84,7 +84,7 @@ void link_failed(const struct link_use *u, const char *why)
     health_ejected(u->link->router->crew, m, why);
 }
 
-void link_retire_old(struct router *rt)
+static void retire_old(struct router *rt)
 {
     struct link *l, *next;
     for (size_t i = 0; i < rt->table->members_n; i++)
@@ -95,6 +95,16 @@ void link_retire_old(struct router *rt)
         if (l->generation != rt->table->generation)
             retire(l);
     }
+}
+
+void link_take_table(struct router *rt)
+{
+    struct route_table *t = atomic_exchange(&rt->next_table, NULL), *old = rt->table;
+    if (!t)
+        return;
+    rt->table = t;
+    retire_old(rt);
+    route_table_unref(old);
 }
 
 void link_retire_all(struct router *rt)

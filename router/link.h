@@ -42,8 +42,9 @@ void link_use_end(struct link_use *u);
 void link_answered(const struct link_use *u);
 void link_failed(const struct link_use *u, const char *why);
 
-/* A new table was taken: links to members that it lacks are retired. */
-void link_retire_old(struct router *rt);
+/* Takes the table that the first loop handed over, if it did: links to members that it lacks
+ * are retired. */
+void link_take_table(struct router *rt);
 void link_retire_all(struct router *rt);
 /* Tells the requests of every member that is DOWN. */
 void link_tell_down(struct router *rt);

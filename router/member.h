@@ -18,6 +18,7 @@
 #include "common/peer_stats.h"
 
 struct event_log;
+struct health;
 struct http_call;
 struct http_pool;
 struct link;
@@ -44,17 +45,18 @@ struct member {
     _Atomic double latency_us, p95_us; /* moving estimates of whole answers; a lost update is no loss */
     _Atomic uint64_t answers_n, failures_n, last_answer_us;
     _Atomic uint64_t busy_until_us; /* it said 503: others first until then */
+    _Atomic uint64_t probe_at_us, probed_us; /* the next probe, and the last */
     pthread_mutex_t mu;             /* guards these two alone */
     char why[200];                  /* of the last step to DOWN, DRAINING or REFUSED */
     struct member_load load;
     /* the main loop alone: registry.c, health.c */
     struct peer_stats stats; /* hidden 0: not known yet */
     bool checked;            /* its stats agree with its peers' */
+    struct health *health_of;
     struct http_pool *probe_pool;
     struct http_call *probe;
-    uint64_t probe_at_us, probed_us;
-    bool probed_once;
-    void (*on_probed)(struct member *m, void *arg); /* after the first answer or failure; who joins waits for it */
+    bool probed_once, left;
+    void (*on_probed)(void *arg, struct member *m, bool again, const char *why); /* health.h */
     void *probed_arg;
     /* each loop its own one */
     struct link *links[];

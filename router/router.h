@@ -42,7 +42,7 @@ struct registry;
 
 struct router_metrics {
     struct http_front_books books;
-    struct metric *fan_outs, *retries, *hedges, *hedge_wins, *budget_spent, *cut_answers;
+    struct metric *fan_outs, *retries, *hedges, *hedge_wins, *budget_spent, *budget, *cut_answers;
     struct metric *ejections[3]; /* by a failed request, by a probe, by silence of its stream */
     struct metric *joins, *refusals, *leaves;
     struct metric *shards_up, *shards, *gap_layers, *connections;
