@@ -13,6 +13,7 @@
 #include "common/offload.h"
 #include "common/serve.h"
 #include "router/event_log.h"
+#include "router/grid.h"
 #include "router/health.h"
 #include "router/link.h"
 #include "router/registry.h"
@@ -26,19 +27,25 @@ enum {
 
 struct router_opts {
     struct serve_opts serve;
-    const char *shards;
-    int64_t threads;
+    const char *shards, *origins;
+    int64_t threads, grid_port, target_replicas; /* grid_port -1: nobody joins */
     bool hedge;
 };
 
 static enum opt_result read_options(struct router_opts *o, int argc, char **argv)
 {
-    enum { OWN_N = 3 };
+    enum { OWN_N = 6 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"shards", 's', OPT_TEXT, "MAP", NULL,
          "who owns which layers: A-B=URL[,A-B=URL...], inclusive; the same range again is a replica", 0, 0, &o->shards},
         {"threads", 't', OPT_INT, "N", NULL, "event loops, each on a thread of its own (default 1)", 1, THREADS_MAX,
          &o->threads},
+        {"grid-port", 'g', OPT_INT, "PORT", NULL,
+         "let shards join over gRPC on this port, 0: a free one (the reference uses 50052)", 0, 65535, &o->grid_port},
+        {"target-replicas", 0, OPT_INT, "N", NULL, "shards that each layer shall have, as far as spares allow (default 1)",
+         1, 64, &o->target_replicas},
+        {"origins", 0, OPT_TEXT, "MODEL=URL,...", NULL,
+         "model files for spares that get layers which no live shard has", 0, 0, &o->origins},
         {"hedge", 0, OPT_FLAG, NULL, NULL,
          "ask a second replica where the first is slower than 19 in 20 of its answers; costs up to a tenth more requests",
          0, 0, &o->hedge},
@@ -46,7 +53,7 @@ static enum opt_result read_options(struct router_opts *o, int argc, char **argv
     serve_opt_rows(&o->serve, opts + OWN_N);
     const struct opt_program program = {
         .name = "larql-router",
-        .synopsis = "--shards MAP [--port P] [options]",
+        .synopsis = "--shards MAP | --grid-port PORT [options]",
         .about = "Route a larql grid's requests to the shards that own their layers.\n"
                  "Binary bodies go to one shard untouched; JSON is also split over several and merged.\n"
                  "Prints one line, ready url=http://HOST:PORT, on stdout when it can serve; logs go to stderr.\n"
@@ -60,8 +67,8 @@ static enum opt_result read_options(struct router_opts *o, int argc, char **argv
     char **args;
     int args_n;
     enum opt_result rc = opt_parse(&program, argc, argv, &args, &args_n);
-    if (rc == OPT_RUN && !o->shards) {
-        fprintf(stderr, "larql-router: --shards is missing\nTry 'larql-router --help'.\n");
+    if (rc == OPT_RUN && !o->shards && o->grid_port < 0) {
+        fprintf(stderr, "larql-router: must provide --shards or --grid-port (or both)\nTry 'larql-router --help'.\n");
         return OPT_EXIT_USAGE;
     }
     return rc;
@@ -125,13 +132,19 @@ static enum lq_err make_crew(struct crew *crew, const struct router_opts *o, con
         rc = make_router(rt, &o->serve, fault);
     }
     if (!rc)
-        rc = registry_new(crew, map, false, &crew->registry, fault);
+        rc = registry_new(crew, map, o->grid_port >= 0, &crew->registry, fault);
     if (!rc)
         rc = health_new(crew, &crew->health, fault);
     for (size_t i = 0; i < crew->routers_n && !rc; i++)
         link_take_table(&crew->routers[i]); /* before its first request */
     if (!rc && !crew->routers->table)
         rc = lq_fail(fault, LQ_NOMEM, "out of memory at start");
+    const struct grid_opts grid = {.host = o->serve.host,
+                                   .port = (int)o->grid_port,
+                                   .target_replicas = (uint32_t)o->target_replicas,
+                                   .origins = o->origins};
+    if (!rc && o->grid_port >= 0)
+        rc = grid_new(crew, &grid, &crew->grid, fault);
     return rc;
 }
 
@@ -161,6 +174,8 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
             rc = lq_fail(fault, LQ_IO, "cannot start thread %zu: %s", i, strerror(error));
         rt->has_thread = !error;
     }
+    if (crew->grid)
+        log_info("grid port=%d", grid_port(crew->grid));
     log_info("serving shards=%zu threads=%zu url=%s", crew->routers->table->members_n, crew->routers_n,
              http_server_url(crew->routers->server));
     if (!rc) {
@@ -210,6 +225,7 @@ static void router_release(struct router *rt)
 
 static void release(struct crew *crew)
 {
+    grid_free(crew->grid); /* its shards leave the registry */
     registry_close(crew->registry);
     health_free(crew->health);
     for (size_t i = 0; crew->routers && i < crew->routers_n; i++)
@@ -222,7 +238,7 @@ static void release(struct crew *crew)
 
 int main(int argc, char **argv)
 {
-    struct router_opts o = {.threads = 1};
+    struct router_opts o = {.threads = 1, .grid_port = -1, .target_replicas = 1};
     serve_opts_init(&o.serve, 9090);
     enum opt_result parsed = read_options(&o, argc, argv);
     if (parsed != OPT_RUN)
@@ -232,7 +248,7 @@ int main(int argc, char **argv)
 
     struct route_map map = {0};
     struct lq_fault fault = {.text = ""};
-    enum lq_err rc = route_map_parse(o.shards, &map, &fault);
+    enum lq_err rc = o.shards ? route_map_parse(o.shards, &map, &fault) : LQ_OK;
     if (!rc) {
         struct crew crew = {.routers_n = (size_t)o.threads};
         rc = run(&crew, &o, &map, &fault);
