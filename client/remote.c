@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "common/clock.h"
 #include "common/http.h"
@@ -46,6 +47,8 @@ struct lq_ffn {
     bool compact_taken;       /* a non-f32 body was answered with 200 */
     struct lq_ffn_stats stats;
     struct spin spin;
+    uint64_t session; /* random: X-Request-Id is this and the number of the call */
+    char req_id[40];  /* of the last call: what router and shard log of it */
 };
 
 /* One HTTP exchange, run to its end. */
@@ -145,6 +148,9 @@ static enum lq_ffn_rc explain(const struct lq_ffn *f, struct exchange *x, const 
     size_t n;
     const char *p = body_of(x, &n);
     wire_json_error_text(p, n, text, sizeof text);
+    if (x->status >= 500 && *f->req_id) /* theirs: what to look for in their logs */
+        return say(why, LQ_FFN_REFUSED, "%s at %s: status %d: %s (request %s)", where, url, x->status, text,
+                   f->req_id);
     return say(why, LQ_FFN_REFUSED, "%s at %s: status %d: %s", where, url, x->status, text);
 }
 
@@ -214,6 +220,8 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
     struct sigaction old;
     if (sigaction(SIGPIPE, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
         (void)signal(SIGPIPE, SIG_IGN);
+    if (getrandom(&f->session, sizeof f->session, 0) != sizeof f->session)
+        f->session = clock_us(); /* no entropy: an id for logs can do without */
     if (o)
         f->opts = *o;
     else
@@ -286,12 +294,14 @@ static struct evbuffer *encode(struct lq_ffn *f, const struct question *q, enum 
     return body;
 }
 
-static struct http_headers *request_headers(const struct lq_ffn *f, enum wire_format form)
+static struct http_headers *request_headers(struct lq_ffn *f, enum wire_format form)
 {
     struct http_headers *h = http_headers_new();
     char ms[32];
     snprintf(ms, sizeof ms, "%" PRIu64, f->opts.deadline_ms);
-    if (h && http_headers_add(h, "Content-Type", wire_content_type(form)) &&
+    snprintf(f->req_id, sizeof f->req_id, "%016" PRIx64 ".%" PRIu64, f->session, f->stats.calls);
+    if (h && http_headers_add(h, "X-Request-Id", f->req_id) &&
+        http_headers_add(h, "Content-Type", wire_content_type(form)) &&
         http_headers_add(h, "Accept", negotiate_client_accept((enum wire_format)f->opts.wire)) &&
         http_headers_add(h, "X-Larql-Deadline-Ms", ms))
         return h;

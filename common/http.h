@@ -80,6 +80,24 @@ void http_server_drain(struct http_server *s);
 /* Closes everything; open requests get their on_gone. */
 void http_server_free(struct http_server *s);
 
+/* What the listener and the framing turn away, by reason; QUEUE and KEY are for handlers.
+ * CONNECTIONS: how often accepting stopped at connections_max, or for want of descriptors
+ * (newcomers then wait in the backlog); TIMEOUT: a head or body too slow, an answer unread. */
+enum http_refused {
+    HTTP_REFUSED_CONNECTIONS,
+    HTTP_REFUSED_HEADER,
+    HTTP_REFUSED_FRAMING,
+    HTTP_REFUSED_BODY,
+    HTTP_REFUSED_TIMEOUT,
+    HTTP_REFUSED_QUEUE,
+    HTTP_REFUSED_KEY,
+    HTTP_REFUSED_N
+};
+#define HTTP_REFUSED_WORDS "connections", "header", "framing", "body", "timeout", "queue", "key"
+struct metric;
+/* Counts them from now on, in counters[HTTP_REFUSED_N], which must outlive the server. */
+void http_server_count_refused(struct http_server *s, struct metric *const *counters);
+
 /* Facts of a request; strings live as long as it does. */
 const char *http_req_method(const struct http_req *r); /* "POST" */
 const char *http_req_path(const struct http_req *r);   /* decoded no further than split at '?' */

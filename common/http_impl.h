@@ -62,6 +62,7 @@ struct http_server {
     struct log_limit full_log, accept_log;
     http_on_request on_request;
     void *arg;
+    struct metric *const *refused; /* [HTTP_REFUSED_N], or NULL: not counted */
     struct conn *conns;
     _Atomic size_t conns_n;
     bool draining;
@@ -82,6 +83,7 @@ void listen_room(struct http_server *s);
 
 /* ---- http_server.c ---- */
 
+void server_refused(const struct http_server *s, enum http_refused why);
 /* A connected socket becomes a connection of s; closed when out of memory. */
 void server_take(struct http_server *s, int fd);
 /* Runs the connection's machine: as many steps as can be taken now. */

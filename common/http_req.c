@@ -340,6 +340,26 @@ void http_req_reply_fault(struct http_req *r, const struct lq_fault *fault, cons
         evbuffer_free(body);
 }
 
+static void count_refused(const struct http_server *s, enum lq_err code)
+{
+    switch (code) {
+    case LQ_BAD_FRAMING:
+        server_refused(s, HTTP_REFUSED_FRAMING);
+        break;
+    case LQ_BIG_HEADERS:
+        server_refused(s, HTTP_REFUSED_HEADER);
+        break;
+    case LQ_BIG_BODY:
+        server_refused(s, HTTP_REFUSED_BODY);
+        break;
+    case LQ_SLOW_REQUEST:
+        server_refused(s, HTTP_REFUSED_TIMEOUT);
+        break;
+    default: /* no limit of ours: out of memory, an unknown Expect */
+        break;
+    }
+}
+
 /* r: the request that this ends, or NULL where there was none yet. */
 static void refuse(struct conn *c, struct http_req *r, const struct lq_fault *fault)
 {
@@ -348,6 +368,7 @@ static void refuse(struct conn *c, struct http_req *r, const struct lq_fault *fa
     struct evbuffer *body;
     if (!r)
         make_id(c->server, made);
+    count_refused(c->server, fault->code);
     log_debug("request_refused req=%s error=%s why=%s", r ? r->id : made, lq_err_word(fault->code),
               log_q(fault->text));
     bool ok = fault_parts(fault, NULL, r ? r->id : made, &h, &body);

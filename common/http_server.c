@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/http_impl.h"
+#include "common/metrics.h"
 
 /* ---- a connection's life ------------------------------------------------------- */
 
@@ -199,6 +200,8 @@ static void on_drained(struct http_io *io)
 static void on_end(struct http_io *io, enum io_end how)
 {
     struct conn *c = (struct conn *)io;
+    if (how == IO_STALLED)
+        server_refused(c->server, HTTP_REFUSED_TIMEOUT);
     if (c->state == CONN_FLUSH && how == IO_CLOSED && io_output_n(io) > 0)
         return;    /* a client may shut its side and read on: step_flush() closes */
     conn_close(c); /* an open request is gone; a half-close counts as leaving */
@@ -217,6 +220,8 @@ static void on_timeout(struct http_io *io)
         (void)lq_fail(&fault, LQ_SLOW_REQUEST, "no byte of the body for %u ms", c->server->opts.body_timeout_ms);
         conn_refuse_open(c, &fault);
     } else {
+        if (c->state == CONN_OPEN)
+            server_refused(c->server, HTTP_REFUSED_TIMEOUT);
         conn_close(c); /* idle, a body that stopped under its answer, or the end of lingering */
     }
 }
@@ -323,6 +328,17 @@ const char *http_server_url(const struct http_server *s)
 size_t http_server_connections_n(const struct http_server *s)
 {
     return s->conns_n;
+}
+
+void http_server_count_refused(struct http_server *s, struct metric *const *counters)
+{
+    s->refused = counters;
+}
+
+void server_refused(const struct http_server *s, enum http_refused why)
+{
+    if (s->refused)
+        metric_add(s->refused[why], 1);
 }
 
 void http_server_drain(struct http_server *s)

@@ -106,7 +106,7 @@ void loop_later(struct loop *l, void (*fn)(void *arg), void *arg)
     struct later *x = malloc(sizeof *x);
     if (!x) {
         /* A leak of one object is the safe way out: its callback may be running. */
-        log_error("loop_later dropped why=nomem");
+        log_error("loop_later_dropped why=nomem");
         return;
     }
     *x = (struct later){.next = l->later, .fn = fn, .arg = arg};

@@ -14,6 +14,7 @@ void serve_opts_init(struct serve_opts *o, int port)
 {
     *o = (struct serve_opts){.host = "127.0.0.1",
                              .log_level = "info",
+                             .log_format = "text",
                              .port = port,
                              .header_timeout_ms = 10000,
                              .body_timeout_ms = 30000,
@@ -49,8 +50,30 @@ void serve_opt_rows(struct serve_opts *o, struct opt *rows)
          SPIN_US_MAX, &o->busy_poll_us},
         {"log-level", 0, OPT_TEXT, "LEVEL", "LARQL_LOG", "debug, info, warn or error (default info)", 0, 0,
          &o->log_level},
+        {"log-format", 0, OPT_TEXT, "text|json", "LARQL_LOG_FORMAT",
+         "key=value lines, or one JSON object a line (default text)", 0, 0, &o->log_format},
+        {"log-requests", 0, OPT_FLAG, NULL, NULL, "a line for each request at level info (otherwise at debug)", 0, 0,
+         &o->log_requests},
     };
     memcpy(rows, table, sizeof table);
+}
+
+enum lq_err serve_log_init(const struct serve_opts *o, struct lq_fault *fault)
+{
+    enum lq_err rc = log_level_set(o->log_level, fault);
+    if (!rc)
+        rc = log_format_set(o->log_format, fault);
+    if (!rc)
+        log_requests_set(o->log_requests);
+    return rc;
+}
+
+void serve_say_failure(const char *program, const struct serve_opts *o, const struct lq_fault *fault)
+{
+    if (strcmp(o->log_format, "json") == 0)
+        log_error("cannot_serve program=%s error=%s why=%s", program, lq_err_word(fault->code), log_q(fault->text));
+    else
+        fprintf(stderr, "%s: %s\n", program, fault->text);
 }
 
 enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,

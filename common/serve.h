@@ -8,15 +8,22 @@
 #include "common/opt.h"
 
 struct serve_opts {
-    const char *host, *unix_path, *log_level;
+    const char *host, *unix_path, *log_level, *log_format;
     int64_t port, header_timeout_ms, body_timeout_ms, idle_timeout_ms, connections_max;
     int64_t body_mb, json_mb, deadline_ms, drain_ms, busy_poll_us;
+    bool log_requests;
 };
 void serve_opts_init(struct serve_opts *o, int port);
 
 /* Their rows of an option table: SERVE_OPTS_N of them into rows. */
-enum { SERVE_OPTS_N = 13 };
+enum { SERVE_OPTS_N = 15 };
 void serve_opt_rows(struct serve_opts *o, struct opt *rows);
+
+/* Sets up the log as the options say; LQ_USAGE for a word that is none of theirs. */
+enum lq_err serve_log_init(const struct serve_opts *o, struct lq_fault *fault) LQ_MUST_CHECK;
+/* The last words of a program that cannot serve: a line for people, or for machines a
+ * log line, as --log-format says. */
+void serve_say_failure(const char *program, const struct serve_opts *o, const struct lq_fault *fault);
 
 /* shared: the server of another loop whose listener this one accepts from too, or NULL.
  * loops_n of them share --max-connections. */

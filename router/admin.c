@@ -152,16 +152,12 @@ bool admin_metrics_init(struct crew *crew)
     struct router *rt = crew->routers;
     if (!m)
         return false;
-    bool ok = http_front_request_series(m, "larql_router_requests_total", &rt->m.books);
+    bool ok = http_front_series(m, "larql_router", &rt->m.books);
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
         const char *name, *help;
     } rest[] = {
-        {&rt->m.books.seconds, metrics_histogram, "larql_router_request_seconds",
-         "walk-ffn, header read to answer handed over"},
-        {&rt->m.books.bytes_in, metrics_counter, "larql_router_body_bytes_received_total", "walk-ffn request bodies"},
-        {&rt->m.books.bytes_out, metrics_counter, "larql_router_body_bytes_sent_total", "walk-ffn answer bodies"},
         {&rt->m.fan_outs, metrics_counter, "larql_router_fan_outs_total", "JSON requests split over several shards"},
         {&rt->m.retries, metrics_counter, "larql_router_retries_total", "requests sent again to another replica"},
         {&rt->m.hedges, metrics_counter, "larql_router_hedges_total",

@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/negotiate.h"
 #include "router/health.h"
 
 enum { HEDGE_MS_MIN = 1, BUSY_S_MAX = 5 };
@@ -26,7 +27,7 @@ struct forward *forward_new(struct router *rt, struct http_req *r, unsigned form
     }
     f->rt = rt;
     f->req = r;
-    f->format = format;
+    f->visit.format = f->visit.answer_format = format;
     f->deadline_us = http_front_deadline_us(r, rt->deadline_ms);
     for (size_t i = 0; i < FORWARD_ATTEMPTS; i++)
         f->attempts[i].forward = f;
@@ -61,7 +62,8 @@ void forward_refuse(struct forward *f, const struct lq_fault *fault)
 {
     struct http_req *r = f->req;
     f->req = NULL;
-    http_front_fail(&f->rt->m.books, r, f->format, f->in_bytes, fault);
+    f->visit.answer_format = WIRE_FORMATS_N;
+    http_front_fail_visit(&f->rt->m.books, r, &f->visit, fault);
     forward_free(f);
 }
 
@@ -192,16 +194,27 @@ static void on_data(struct http_call *c, struct evbuffer *in, void *arg)
     }
     if (f->client_full) /* what comes stays, and stops the shard; on_client_room() goes on */
         return;
-    f->out_bytes += evbuffer_get_length(in);
+    f->visit.out_bytes += evbuffer_get_length(in);
     f->client_full = !http_req_reply_data(f->req, in);
+}
+
+/* What its Content-Type says; anything unknown counts as JSON. */
+static unsigned answer_format(const struct attempt *a)
+{
+    bool json = false;
+    enum wire_format format;
+    struct lq_fault fault;
+    const char *type = a->head ? http_headers_get(a->head, "Content-Type") : NULL;
+    return negotiate_body(type, &json, &format, &fault) != LQ_OK || json ? WIRE_FORMATS_N : format;
 }
 
 static void relay_end(struct attempt *a, struct evbuffer *in)
 {
     struct forward *f = a->forward;
     struct http_req *r = f->req;
-    f->out_bytes += evbuffer_get_length(in);
-    http_front_count(&f->rt->m.books, f->format, a->status, http_req_start_us(r), f->in_bytes, f->out_bytes);
+    f->visit.out_bytes += evbuffer_get_length(in);
+    f->visit.answer_format = answer_format(a);
+    http_front_close(&f->rt->m.books, r, a->status, &f->visit);
     metric_add(f->rt->m.hedge_wins, a->hedge);
     f->req = NULL;
     if (f->started) {
@@ -219,7 +232,8 @@ static void cut_answer(struct attempt *a, const char *why)
     struct forward *f = a->forward;
     struct http_req *r = f->req;
     metric_add(f->rt->m.cut_answers, 1);
-    http_front_count(&f->rt->m.books, f->format, 502, http_req_start_us(r), f->in_bytes, f->out_bytes);
+    f->visit.answer_format = answer_format(a);
+    http_front_close(&f->rt->m.books, r, 502, &f->visit);
     log_warn("answer_cut req=%s url=%s why=%s", http_req_id(r), a->use.link->member->url, log_q(why));
     f->req = NULL;
     forward_free(f);

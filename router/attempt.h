@@ -30,8 +30,8 @@ enum { FORWARD_ATTEMPTS = 2 }; /* at once */
 struct forward {
     struct router *rt;
     struct http_req *req; /* NULL: answered or gone */
-    unsigned format;
-    uint64_t deadline_us, in_bytes, out_bytes;
+    struct http_front_visit visit; /* format WIRE_FORMATS_N: JSON */
+    uint64_t deadline_us;
     const char *model_id; /* the request's header, or model_copy */
     char *model_copy;
     uint32_t *layers; /* for another choice and for messages */

@@ -100,11 +100,23 @@ static void on_gone(struct http_req *r, void *arg)
     fan_end(arg);
 }
 
+static struct http_front_visit visit_of(const struct fan *f, uint64_t out_bytes)
+{
+    return (struct http_front_visit){.layer = f->parsed ? f->in.layers[0] : 0,
+                                     .layers_n = f->parsed ? f->in.layers_n : 0,
+                                     .rows_n = f->parsed ? f->in.seq_len : 0,
+                                     .format = WIRE_FORMATS_N,
+                                     .answer_format = WIRE_FORMATS_N,
+                                     .in_bytes = f->body_n,
+                                     .out_bytes = out_bytes};
+}
+
 static void fail(struct fan *f, const struct lq_fault *fault)
 {
     struct http_req *r = f->req;
     f->req = NULL;
-    http_front_fail(&f->rt->m.books, r, WIRE_FORMATS_N, f->body_n, fault); /* fault may be f's own */
+    const struct http_front_visit v = visit_of(f, 0);
+    http_front_fail_visit(&f->rt->m.books, r, &v, fault); /* fault may be f's own */
     fan_end(f);
 }
 
@@ -162,7 +174,8 @@ static void on_merged(struct loop_msg *m)
     } else if (f->fault.code != LQ_OK) {
         fail(f, &f->fault);
     } else {
-        http_front_count(&f->rt->m.books, WIRE_FORMATS_N, 200, http_req_start_us(r), f->body_n, f->merged_n);
+        const struct http_front_visit v = visit_of(f, f->merged_n);
+        http_front_close(&f->rt->m.books, r, 200, &v);
         f->req = NULL;
         http_front_json_text_take(r, 200, f->merged, f->merged_n);
         f->merged = NULL;

@@ -83,7 +83,8 @@ static enum lq_err read_layers(struct forward *f, uint64_t body_n, struct lq_fau
         return lq_fail(fault, LQ_NOMEM, "out of memory");
     for (uint32_t i = 0; i < head.layers_n; i++)
         f->layers[i] = wire_head_layer(&head, i);
-    f->layers_n = head.layers_n;
+    f->layers_n = f->visit.layers_n = head.layers_n;
+    f->visit.layer = f->layers[0];
     return LQ_OK;
 }
 
@@ -110,10 +111,10 @@ static void on_body_data(struct http_req *r, struct evbuffer *in, void *arg)
     size_t n = evbuffer_get_length(in);
     if (f->cut) {
         attempt_pass_on(f, in);
-        f->in_bytes += n - evbuffer_get_length(in);
+        f->visit.in_bytes += n - evbuffer_get_length(in);
         return;
     }
-    f->in_bytes += n;
+    f->visit.in_bytes += n;
     enum lq_err rc = evbuffer_add_buffer(f->body, in) == 0 ? LQ_OK : lq_fail(&fault, LQ_NOMEM, "out of memory");
     if (!rc && f->layers_n == 0)
         rc = route_head(f, http_req_length(r), &fault);
@@ -135,11 +136,11 @@ static void on_body_end(struct http_req *r, struct evbuffer *in, void *arg)
     struct forward *f = arg;
     struct lq_fault fault;
     if (f->cut) {
-        f->in_bytes += evbuffer_get_length(in);
+        f->visit.in_bytes += evbuffer_get_length(in);
         attempt_pass_end(f, in);
         return;
     }
-    f->in_bytes += evbuffer_get_length(in);
+    f->visit.in_bytes += evbuffer_get_length(in);
     enum lq_err rc = evbuffer_add_buffer(f->body, in) == 0 ? LQ_OK : lq_fail(&fault, LQ_NOMEM, "out of memory");
     if (!rc && f->layers_n == 0)
         rc = route_head(f, evbuffer_get_length(f->body), &fault);
@@ -167,12 +168,13 @@ void flow_forward_whole(struct router *rt, struct http_req *r, struct evbuffer *
     }
     http_req_on_gone(r, on_gone, f);
     enum lq_err rc = lq_fail(&fault, LQ_NOMEM, "out of memory");
-    f->in_bytes = evbuffer_get_length(body);
+    f->visit.in_bytes = evbuffer_get_length(body);
     f->layers = malloc(layers_n * sizeof *layers);
     f->model_id = f->model_copy = model_id ? strdup(model_id) : NULL;
     if (f->layers && (!model_id || f->model_copy) && evbuffer_add_buffer(f->body, body) == 0) {
         memcpy(f->layers, layers, layers_n * sizeof *layers);
-        f->layers_n = layers_n;
+        f->layers_n = f->visit.layers_n = layers_n;
+        f->visit.layer = layers[0];
         f->first = one;
         f->generation = rt->table->generation;
         rc = attempt_first(f, &fault);

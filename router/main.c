@@ -109,6 +109,8 @@ static enum lq_err make_router(struct router *rt, const struct serve_opts *o, st
     if (!rc)
         rc = serve_listen(rt->loop, o, rt == first ? NULL : first->server, loops_n, "larql-router/" LQ_VERSION,
                           admin_on_request, rt, &rt->server, fault);
+    if (!rc)
+        http_server_count_refused(rt->server, rt->m.books.refused);
     loop_busy_poll(rt->loop, (uint64_t)o->busy_poll_us, loops_n);
     return rc;
 }
@@ -195,7 +197,7 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
 static enum lq_err run(struct crew *crew, const struct router_opts *o, const struct route_map *map,
                        struct lq_fault *fault)
 {
-    enum lq_err rc = log_level_set(o->serve.log_level, fault);
+    enum lq_err rc = serve_log_init(&o->serve, fault);
     if (rc)
         return rc;
     args_raise_open_files();
@@ -256,6 +258,6 @@ int main(int argc, char **argv)
         route_map_release(&map);
     }
     if (rc)
-        fprintf(stderr, "larql-router: %s\n", fault.text);
+        serve_say_failure("larql-router", &o.serve, &fault);
     return rc == LQ_OK ? EXIT_SUCCESS : rc == LQ_USAGE ? EXIT_USAGE : EXIT_FAILURE;
 }

@@ -123,9 +123,11 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
         rc = serve_drain_on_signals(&drain, fault);
     if (rc)
         return rc;
+    http_server_count_refused(s->server, s->m.books.refused);
     s->start_us = clock_us();
     char identity[HASH256_TEXT_BYTES];
     log_info("identity model=%s", hash256_text(&s->identity.model, identity));
+    load_begin(&s->load, s->start_us);
     log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
              log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
              s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
@@ -139,7 +141,7 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
 {
     unsigned cpu;
     enum mat_activations activations;
-    enum lq_err rc = log_level_set(o->serve.log_level, fault);
+    enum lq_err rc = serve_log_init(&o->serve, fault);
     if (!rc)
         rc = mat_activations_read(o->activations, &activations, fault);
     if (!rc)
@@ -153,7 +155,8 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
     rc = load_model(s, o, fault);
     if (rc)
         return rc;
-    if (!(s->loop = loop_new()) || !admin_metrics_init(s))
+    s->layer_stats = layer_stats_new(s->layer_first, s->layer_last);
+    if (!(s->loop = loop_new()) || !admin_metrics_init(s) || !s->layer_stats)
         return lq_fail(fault, LQ_NOMEM, "out of memory or file descriptors at start");
     s->turn_ev = event_new(loop_base(s->loop), -1, 0, flow_on_turn_end, s);
     if (!s->turn_ev)
@@ -185,14 +188,19 @@ static void release(struct shard *s)
     loop_free(s->loop);
     metrics_free(s->metrics);
     identity_release(&s->identity);
+    layer_stats_free(s->layer_stats);
     ffn_free(s->ffn);
     gguf_free(s->gguf);
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {
-        .batch_rows = 16, .answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise", .activations = "16"};
+    struct options o = {.batch_rows = 16,
+                        .answer_mb = 256,
+                        .queue_jobs = 256,
+                        .queue_mb = 256,
+                        .wire_preference = "precise",
+                        .activations = "16"};
     serve_opts_init(&o.serve, 8080);
     char **args;
     int args_n;
@@ -211,7 +219,7 @@ int main(int argc, char **argv)
     struct lq_fault fault = {.text = ""};
     enum lq_err rc = run(&s, &o, &fault);
     if (rc)
-        fprintf(stderr, "larql-shard: %s\n", fault.text);
+        serve_say_failure("larql-shard", &o.serve, &fault);
     release(&s);
     switch (rc) {
     case LQ_OK:
