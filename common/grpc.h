@@ -70,12 +70,13 @@ struct grpc_stream_cb {
     /* After grpc_stream_send() said "wait": there is room again. */
     void (*on_room)(struct grpc_stream *s, void *arg);
     /* It ended by itself; s is gone when this returns. Client: GRPC_OK with lost = false is
-     * the server's regular end. Server: CANCELLED (the client left; lost: with its
-     * connection), DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED (it does not read), ... */
+     * the server's regular end. Server: CANCELLED (the client reset the call), UNAVAILABLE
+     * (lost: its connection ended), DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED (it does not read,
+     * or sent too much), ... */
     void (*on_closed)(struct grpc_stream *s, const struct grpc_end *end, void *arg);
 };
 
-/* Queues one message (copied). False: over GRPC_HIGH_WATER_BYTES; it was taken all the
+/* Queues one message (copied; p NULL: as if out of memory). False: over GRPC_HIGH_WATER_BYTES; it was taken all the
  * same, but wait for on_room. Over GRPC_QUEUED_BYTES_MAX the stream ends by itself, after
  * this turn, with RESOURCE_EXHAUSTED. n <= UINT32_MAX. */
 bool grpc_stream_send(struct grpc_stream *s, const uint8_t *p, size_t n);
