@@ -4,9 +4,9 @@
  *   ACCESS_CLIENT  a client's key or the grid key, where client keys are configured (a
  *                  shard's: or a grid key, since nobody but routers should ask it)
  *   ACCESS_ANY     everybody
- * 401 for a missing or unknown key, 403 for a client's where the grid key is needed; more
- * than ACCESS_FAILURES_MAX failures of one address in ACCESS_WINDOW_S get 429. A good key
- * is always good: who shares an address with a guesser is not locked out.
+ * 401 for a missing or unknown key, 403 for a client's where the grid key is needed, 429 for
+ * wrong keys beyond ACCESS_GUESSES_MAX of one address in ACCESS_WINDOW_S. A good key is
+ * always good: who shares an address with a guesser, a router perhaps, is not locked out.
  * Thread: any, after access_init(). */
 #ifndef LQ_COMMON_ACCESS_H
 #define LQ_COMMON_ACCESS_H
@@ -22,12 +22,12 @@
 
 enum access_who { ACCESS_GRID, ACCESS_READER, ACCESS_CLIENT, ACCESS_ANY };
 
-enum { ACCESS_FAILURES_MAX = 10, ACCESS_WINDOW_S = 10, ACCESS_PEERS_N = 1024 };
+enum { ACCESS_GUESSES_MAX = 10, ACCESS_WINDOW_S = 10, ACCESS_PEERS_N = 1024 };
 
-struct access_peer { /* an address that failed; IPv6 by its /64 */
+struct access_peer { /* an address that sent a wrong key; IPv6 by its /64 */
     uint8_t address[8];
     uint64_t since_us; /* 0: free */
-    uint32_t failures_n;
+    uint32_t guesses_n;
 };
 
 struct access {
@@ -47,10 +47,13 @@ bool access_metrics(struct access *a, struct metrics *m, const char *prefix);
 /* Would who have to show a key? */
 bool access_is_guarded(const struct access *a, enum access_who who);
 
-/* authorization: the whole field's value, NULL: absent. peer may be NULL or of a unix
- * socket: those count as one address. LQ_NO_KEY, LQ_WRONG_KEY, LQ_FORBIDDEN, LQ_TOO_MANY;
- * counted, and logged once a second. what: path or method, for the messages. */
-enum lq_err access_check(struct access *a, enum access_who who, const char *authorization,
-                         const struct sockaddr *peer, const char *what, struct lq_fault *fault) LQ_MUST_CHECK;
+/* authorization: the whole field's value, NULL: absent. what: path or method, for the
+ * messages. LQ_NO_KEY, LQ_WRONG_KEY or LQ_FORBIDDEN, which access_failed() is to hear of. */
+enum lq_err access_check(const struct access *a, enum access_who who, const char *authorization, const char *what,
+                         struct lq_fault *fault) LQ_MUST_CHECK;
+/* Counts it, logs it (once a second), and gives the code to answer with: rc, or LQ_TOO_MANY
+ * with its text in *fault. peer may be NULL or of a unix socket: those are one address. */
+enum lq_err access_failed(struct access *a, enum lq_err rc, const struct sockaddr *peer, const char *what,
+                          struct lq_fault *fault) LQ_MUST_CHECK;
 
 #endif

@@ -126,7 +126,7 @@ void http_req_on_gone(struct http_req *r, void (*fn)(struct http_req *r, void *a
  * unread the connection is closed the gentle way (docs/protocol.md, 4, end). */
 void http_req_reply(struct http_req *r, int status, const struct http_headers *headers, struct evbuffer *body);
 /* The JSON error of a fault: status by code, {"error","request_id"}, Retry-After: 1
- * on 503, Allow when `allow` is given. */
+ * on 503 and 10 on 429, WWW-Authenticate on 401, Allow when `allow` is given. */
 void http_req_reply_fault(struct http_req *r, const struct lq_fault *fault, const char *allow);
 /* Convenience: a JSON text of n bytes (copied). */
 void http_req_reply_text(struct http_req *r, int status, const char *content_type, const char *text, size_t n);

@@ -28,7 +28,7 @@ enum lq_err keys_reload(struct keys *k, struct lq_fault *fault) LQ_MUST_CHECK;
 /* Is it one of them? Takes as long whichever it is, and whatever is wrong with it. NULL has none. */
 bool keys_have(const struct keys *k, const char *key, size_t n);
 
-/* The first key, to be shown to others: "Bearer KEY". Wipe what you copy. */
+/* The first key, to be shown to others: "Bearer KEY". */
 enum { KEY_BEARER_CHARS = 7 + KEY_CHARS_MAX };
 void keys_bearer(const struct keys *k, char text[KEY_BEARER_CHARS + 1]);
 

@@ -127,6 +127,8 @@ enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct
     struct http_pool_opts o;
     http_pool_opts_init(&o);
     o.inflight_max /= (uint32_t)rt->crew->routers_n; /* docs/protocol.md 6.8: that many per shard, of all loops */
+    o.tls = rt->crew->trust.dial;
+    o.keys = rt->crew->trust.grid; /* the client's own Authorization ends here */
     enum lq_err rc = http_pool_new(loop_base(rt->loop), url, &o, &l->pool, fault);
     if (rc)
         return rc;
