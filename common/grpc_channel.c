@@ -82,7 +82,7 @@ static void dial_all(struct grpc_conn *c)
     if (channel_dial_next(c))
         return;
     snprintf(text, sizeof text, "cannot connect to %s: %s", c->channel->address, c->dial_error);
-    conn_close(c, GRPC_UNAVAILABLE, text);
+    grpc_conn_close(c, GRPC_UNAVAILABLE, text);
 }
 
 static void on_resolved(const char *error, struct addrinfo *list, void *arg)
@@ -94,7 +94,7 @@ static void on_resolved(const char *error, struct addrinfo *list, void *arg)
     c->addrs = c->addrs_left = list;
     if (error) {
         snprintf(text, sizeof text, "cannot resolve %s: %s", c->channel->host, error);
-        conn_close(c, GRPC_UNAVAILABLE, text);
+        grpc_conn_close(c, GRPC_UNAVAILABLE, text);
     } else {
         dial_all(c);
     }
@@ -114,7 +114,7 @@ void channel_dial(struct grpc_conn *c)
     if (!ch->resolve)
         ch->resolve = resolve_new(ch->base);
     if (!ch->resolve || !(c->lookup = resolve_start(ch->resolve, ch->host, ch->port, on_resolved, c)))
-        conn_close(c, GRPC_UNAVAILABLE, "out of memory for a resolver");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a resolver");
 }
 
 /* ---- what connections say --------------------------------------------------------------------- */
@@ -193,7 +193,7 @@ void grpc_channel_free(struct grpc_channel *ch)
     if (!ch)
         return;
     while ((c = TAILQ_FIRST(&ch->conns)))
-        conn_close(c, GRPC_CANCELLED, "the channel was closed");
+        grpc_conn_close(c, GRPC_CANCELLED, "the channel was closed");
     resolve_free(ch->resolve);
     grpc_tls_ctx_unref(ch->tls);
     free(ch->address);

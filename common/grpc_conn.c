@@ -53,7 +53,7 @@ void conn_leave(struct grpc_conn *c)
         conn_free(c);
 }
 
-void conn_close(struct grpc_conn *c, enum grpc_code code, const char *text)
+void grpc_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text)
 {
     struct grpc_stream *s;
     if (c->dead)
@@ -126,7 +126,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     char text[120];
     uint64_t now = clock_us();
     if (c->dying) {
-        conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
         return;
     }
     if (c->ping_us && c->heard_us > c->ping_us)
@@ -135,7 +135,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         if (!c->up) {
             snprintf(text, sizeof text, "no %s within %u ms", c->connected ? "HTTP/2" : "connection",
                      c->limits.hello_timeout_ms);
-            conn_close(c, GRPC_UNAVAILABLE, text);
+            grpc_conn_close(c, GRPC_UNAVAILABLE, text);
             return;
         }
         if (c->streams_n == 0) {
@@ -144,7 +144,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         }
         if (c->ping_us) {
             snprintf(text, sizeof text, "no answer to a PING within %u ms", c->limits.ping_timeout_ms);
-            conn_close(c, GRPC_UNAVAILABLE, text);
+            grpc_conn_close(c, GRPC_UNAVAILABLE, text);
             return;
         }
         c->ping_us = now;
@@ -165,7 +165,7 @@ static void die(struct grpc_conn *c)
     (void)bufferevent_disable(c->bev, EV_READ);
     bufferevent_setwatermark(c->bev, EV_WRITE, 0, 0);
     if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0)
-        conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
     else
         arm_at(c, after_ms(clock_us(), GOODBYE_MS));
 }
@@ -188,7 +188,7 @@ static void flush(struct grpc_conn *c)
     if (c->dead)
         return;
     if (n < 0) {
-        conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
         return;
     }
     bool full = evbuffer_get_length(out) >= OUT_HIGH_BYTES;
@@ -208,7 +208,7 @@ void conn_drain(struct grpc_conn *c)
     if (c->dead || c->going)
         return;
     if (!c->up) {
-        conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
         return;
     }
     c->going = true;
@@ -249,7 +249,7 @@ static void on_write(struct bufferevent *bev, void *arg)
     if (!c->dying)
         flush(c);
     else if (evbuffer_get_length(bufferevent_get_output(bev)) == 0)
-        conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
     conn_leave(c);
 }
 
@@ -273,9 +273,9 @@ static void connected(struct grpc_conn *c)
     if (c->is_client)
         channel_dial_end(c);
     if (c->is_tls && !grpc_tls_is_h2(c->bev))
-        conn_close(c, GRPC_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
     else if (bufferevent_enable(c->bev, EV_READ | EV_WRITE) != 0)
-        conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
     else
         conn_kick(c);
 }
@@ -290,7 +290,7 @@ static void not_connected(struct grpc_conn *c, short what, int error)
         snprintf(c->dial_error, sizeof c->dial_error, "%s",
                  by_socket ? evutil_socket_error_to_string(error) : "connection closed");
     if (!c->is_client || !channel_dial_next(c))
-        conn_close(c, GRPC_UNAVAILABLE, c->dial_error);
+        grpc_conn_close(c, GRPC_UNAVAILABLE, c->dial_error);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
@@ -304,7 +304,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         not_connected(c, what, error);
     } else {
         on_read(bev, c); /* what the peer said before it left */
-        conn_close(c, GRPC_UNAVAILABLE,
+        grpc_conn_close(c, GRPC_UNAVAILABLE,
                    what & BEV_EVENT_ERROR && error ? evutil_socket_error_to_string(error) : "connection closed");
     }
     conn_leave(c);

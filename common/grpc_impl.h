@@ -121,7 +121,7 @@ void conn_arm(struct grpc_conn *c);
 /* GOAWAY; closes when its last stream has ended. */
 void conn_drain(struct grpc_conn *c);
 /* Closes now. Open streams hear of it: lost, with that code and text. */
-void conn_close(struct grpc_conn *c, enum grpc_code code, const char *text);
+void grpc_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text);
 
 /* ---- grpc_stream.c ---- */
 

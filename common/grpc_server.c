@@ -79,7 +79,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
                  : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         if (c)
-            conn_close(c, GRPC_UNAVAILABLE, "out of memory");
+            grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory");
         (void)close((int)fd);
         return;
     }
@@ -246,7 +246,7 @@ void grpc_server_free(struct grpc_server *s)
         return;
     stop_listening(s);
     while ((c = TAILQ_FIRST(&s->conns))) /* a callback may open nothing new here */
-        conn_close(c, GRPC_UNAVAILABLE, "the server stops");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "the server stops");
     if (s->resume)
         event_free(s->resume);
     grpc_tls_ctx_unref(s->tls);

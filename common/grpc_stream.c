@@ -134,7 +134,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         reset(s, NGHTTP2_CANCEL);
         stream_closed(s, GRPC_RESOURCE_EXHAUSTED, false, "the peer does not read: too much is queued for it");
     } else if (!c->is_client && !s->open) {
-        conn_close(c, GRPC_UNAVAILABLE, "half a request");
+        grpc_conn_close(c, GRPC_UNAVAILABLE, "half a request");
     } else if (s->held) {
         stream_fail(s, GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
     } else {

@@ -99,6 +99,8 @@ static void probe(struct health *h, struct member *m)
     struct http_pool_opts po;
     struct lq_fault fault;
     http_pool_opts_init(&po);
+    po.tls = h->crew->trust.dial;
+    po.keys = h->crew->trust.grid;
     po.idle_max = 1; /* of its own, so that a busy shard's requests are not waited for */
     const struct http_call_opts o = {
         .method = "GET", .path = "/v1/stats", .deadline_ms = PROBE_DEADLINE_MS, .answer_max = STATS_BYTES_MAX};

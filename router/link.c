@@ -18,6 +18,8 @@ struct link *link_of(struct router *rt, struct member *m, struct lq_fault *fault
     struct http_pool_opts o;
     http_pool_opts_init(&o);
     o.inflight_max /= (uint32_t)rt->crew->routers_n; /* docs/protocol.md 6.8: that many per shard, of all loops */
+    o.tls = rt->crew->trust.dial;
+    o.keys = rt->crew->trust.grid; /* the client's own Authorization ends here */
     if (http_pool_new(loop_base(rt->loop), m->url, &o, &l->pool, fault) != LQ_OK) {
         free(l);
         return NULL;

@@ -47,6 +47,7 @@ static enum lq_err check_url(const struct registry *r, const char *url, struct l
     struct http_pool_opts o;
     struct http_pool *p = NULL;
     http_pool_opts_init(&o);
+    o.tls = r->crew->trust.dial;
     enum lq_err rc = http_pool_new(loop_base(r->crew->routers->loop), url, &o, &p, fault);
     http_pool_free(p);
     return rc;

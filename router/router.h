@@ -24,6 +24,7 @@
 #include "common/http_front.h"
 #include "common/loop.h"
 #include "router/budget.h"
+#include "common/trust.h"
 #include "router/route.h"
 
 enum {
@@ -58,6 +59,7 @@ struct crew {
     struct event_log *events;
     struct retry_budget budget;
     struct metrics *metrics;
+    struct trust trust; /* keys and certificates, of all loops */
     uint64_t start_us;
     bool hedge;
 };
