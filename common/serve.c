@@ -138,6 +138,8 @@ static void on_drain_poll(evutil_socket_t fd, short what, void *arg)
 static void begin(struct serve_drain *d)
 {
     *d->draining = true;
+    if (d->on_begin)
+        d->on_begin(d->arg);
     d->until_us = clock_us() + d->drain_ms * 1000;
     http_server_drain(d->server);
     on_drain_poll(-1, 0, d);

@@ -48,6 +48,8 @@ struct serve_drain {
     struct http_server *server;
     bool *draining;
     uint64_t drain_ms, until_us;
+    void (*on_begin)(void *arg); /* at its begin, on this loop's thread; NULL: nothing */
+    void *arg;
     _Atomic bool ended;
 };
 /* Begins it on d's own loop; from any thread, once. */

@@ -162,7 +162,7 @@ static void begin_join(struct session *s, const char *model, uint32_t first, uin
     } else if (registry_join(s->grid->crew->registry, &j, &m, &fault) == LQ_OK) {
         s->m = member_ref(m);
         session_set_state(s, SESSION_JOINING);
-        health_watch(m, on_probed, s);
+        health_watch(s->grid->crew->health, m, on_probed, s);
         return;
     }
     metric_add(s->grid->crew->routers->m.refusals, 1);
@@ -276,10 +276,24 @@ static void on_half_closed(struct grpc_stream *stream, void *arg)
     session_end(arg, GRPC_OK, "it left");
 }
 
+/* 401, 403 and 429 as gRPC says them. */
+static enum grpc_code code_of(enum lq_err rc)
+{
+    return rc == LQ_FORBIDDEN ? GRPC_PERMISSION_DENIED
+           : rc == LQ_TOO_MANY ? GRPC_RESOURCE_EXHAUSTED
+                               : GRPC_UNAUTHENTICATED;
+}
+
 bool grid_may(struct grid *g, struct grpc_stream *stream, const char *what)
 {
-    (void)g, (void)stream, (void)what;
-    return true;
+    struct lq_fault fault;
+    enum lq_err rc = access_check(&g->crew->trust.access, ACCESS_GRID, grpc_stream_metadata(stream, "authorization"),
+                                  what, &fault);
+    if (rc)
+        log_warn("grid_refused call=%s peer=%s why=%s", what, grpc_stream_peer(stream), lq_err_word(rc));
+    if (rc)
+        grpc_stream_finish(stream, code_of(rc), rc == LQ_TOO_MANY ? fault.text : "invalid grid key");
+    return rc == LQ_OK;
 }
 
 static void on_join(struct grpc_stream *stream, void *arg)

@@ -12,13 +12,11 @@
 
 #include "router/router.h"
 
-struct access;
-
+/* Who may join and administrate: the crew's trust says. */
 struct grid_opts {
     const char *host;
     int port;                /* 0: a free one */
     struct ssl_ctx_st *tls;  /* NULL: cleartext */
-    struct access *access;   /* who may join and administrate; NULL: everybody */
     uint32_t target_replicas; /* of each layer, as far as spares allow */
     const char *origins;     /* "MODEL=URL,...": where spares get layers that nobody has */
 };

@@ -135,11 +135,11 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     route_table_unref(t);
 }
 
-void health_watch(struct member *m, health_on_probed fn, void *arg)
+void health_watch(struct health *h, struct member *m, health_on_probed fn, void *arg)
 {
     m->on_probed = fn;
     m->probed_arg = arg;
-    m->probe_at_us = 0;
+    probe(h, m);
 }
 
 void health_forget(struct member *m)

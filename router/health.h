@@ -19,7 +19,7 @@ void health_start(struct health *h, void (*on_first)(struct crew *crew));
 void health_free(struct health *h);
 
 /* Asks m now; fn after each probe of it until NULL is set. */
-void health_watch(struct member *m, health_on_probed fn, void *arg);
+void health_watch(struct health *h, struct member *m, health_on_probed fn, void *arg);
 /* m leaves: no probe any more. */
 void health_forget(struct member *m);
 

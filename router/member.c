@@ -97,7 +97,8 @@ bool member_set_standing(struct member *m, enum member_standing to, const char *
         snprintf(m->why, sizeof m->why, "%s", why);
     pthread_mutex_unlock(&m->mu);
     m->standing = to;
-    say(m, to == MEMBER_REFUSED ? LOG_ERROR : LOG_INFO, standing_name[from], standing_name[to], why);
+    if (*why)
+        say(m, to == MEMBER_REFUSED ? LOG_ERROR : LOG_INFO, standing_name[from], standing_name[to], why);
     return true;
 }
 

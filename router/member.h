@@ -74,7 +74,7 @@ const char *member_state_name(const struct member *m);
 void member_why(struct member *m, char *buf, size_t buf_n);
 
 /* The only places that assign health and standing; each step is logged once with its
- * reason and becomes an event. True: it was a step. */
+ * reason and becomes an event; why "": the caller does. True: it was a step. */
 bool member_set_health(struct member *m, enum member_health to, const char *why);
 bool member_set_standing(struct member *m, enum member_standing to, const char *why);
 

@@ -270,7 +270,7 @@ void registry_leave(struct registry *r, struct member *m, const char *why)
     log_info("shard_left server_id=%s url=%s why=%s", m->id, m->url, log_q(why));
     event_log_add(r->crew->events, "left", m->id, "%s: %s", m->url, why);
     health_forget(m);
-    (void)member_set_standing(m, MEMBER_DRAINING, why); /* loops that still have the old table see this */
+    (void)member_set_standing(m, MEMBER_DRAINING, ""); /* loops that still have the old table see this */
     entry_remove(r, e);
     changed(r);
 }

@@ -10,19 +10,20 @@
 #include "common/serve.h"
 #include "proto/cpu.h"
 #include "shard/job.h"
+#include "shard/join.h"
 
 enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
 
 struct options {
     struct serve_opts serve;
-    const char *layers, *wire_preference, *model_id, *activations;
+    const char *layers, *wire_preference, *model_id, *activations, *join, *public_url;
     int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
     bool no_f16, no_i8, prefetch, pin;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 13 };
+    enum { OWN_N = 15 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
@@ -35,6 +36,10 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
         {"batch-rows", 0, OPT_INT, "N", NULL,
          "rows of waiting requests for one layer that are computed together, 1: none (default 16)", 1, 16,
          &o->batch_rows},
+        {"join", 'j', OPT_TEXT, "HOST:PORT,...", NULL, "announce this shard to these routers' --grid-port", 0, 0,
+         &o->join},
+        {"public-url", 0, OPT_TEXT, "URL", NULL, "how those routers reach it (default: the ready line's)", 0, 0,
+         &o->public_url},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
         {"no-f16", 0, OPT_FLAG, NULL, NULL, "serve no f16 bodies (also LARQL_F16_WIRE=0, LARQL_F16_WIRE_DISABLE)", 0,
          0, &o->no_f16},
@@ -113,16 +118,40 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
     return rc;
 }
 
+static void on_drain(void *shard)
+{
+    join_drain(((struct shard *)shard)->join); /* routers first: they stop sending before we refuse */
+}
+
+/* Where a wildcard or a unix socket says nothing to others, the operator must. */
+static enum lq_err announce(struct shard *s, const struct options *o, struct lq_fault *fault)
+{
+    const char *url = o->public_url ? o->public_url : http_server_url(s->server);
+    bool wild = strstr(url, "://0.0.0.0") || strstr(url, "://[::]");
+    if (!o->join)
+        return LQ_OK;
+    if (wild)
+        return lq_fail(fault, LQ_USAGE, "--join needs --public-url: routers cannot reach %s", url);
+    const struct join_opts j = {.routers = o->join, .public_url = url, .keys = s->trust.grid};
+    return join_new(s, &j, &s->join, fault);
+}
+
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc =
         serve_listen(s->loop, &o->serve, &s->trust, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
-    struct serve_drain drain = {
-        .loop = s->loop, .server = s->server, .draining = &s->draining, .drain_ms = (uint64_t)o->serve.drain_ms};
+    struct serve_drain drain = {.loop = s->loop,
+                                .server = s->server,
+                                .draining = &s->draining,
+                                .drain_ms = (uint64_t)o->serve.drain_ms,
+                                .on_begin = on_drain,
+                                .arg = s};
     if (!rc)
         rc = serve_drain_on_signals(&drain, fault);
     if (!rc)
         rc = serve_reload_on_hup(s->loop, &s->trust, fault);
+    if (!rc)
+        rc = announce(s, o, fault);
     if (rc)
         return rc;
     http_server_count_refused(s->server, s->m.books.refused);
@@ -186,6 +215,7 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
 
 static void release(struct shard *s)
 {
+    join_free(s->join);
     http_server_free(s->server); /* detaches jobs from their requests */
     offload_free(s->queue);
     work_free(s->work);

@@ -22,6 +22,7 @@
 #include "shard/layer_stats.h"
 #include "shard/load.h"
 
+struct join;
 struct offload;
 struct work;
 
@@ -56,6 +57,7 @@ struct shard {
     struct loop *loop;
     struct trust trust;
     struct http_server *server;
+    struct join *join; /* NULL: no router to tell */
     struct work *work; /* the compute path's */
     struct offload *queue;
     struct event *turn_ev; /* the end of a turn in which jobs were queued */
