@@ -43,7 +43,7 @@ void grpc_server_opts_init(struct grpc_server_opts *o)
 
 /* ---- what connections and streams ask ----------------------------------------------------- */
 
-const struct grpc_method *server_method(const struct grpc_server *s, const char *path, void **arg)
+const struct grpc_method *h2_server_method(const struct grpc_server *s, const char *path, void **arg)
 {
     for (size_t i = 0; i < s->methods_n; i++)
         if (strcmp(s->methods[i].path, path) == 0) {
@@ -53,7 +53,7 @@ const struct grpc_method *server_method(const struct grpc_server *s, const char 
     return NULL;
 }
 
-void server_forget(struct grpc_server *s, struct grpc_conn *c)
+void h2_server_forget(struct grpc_server *s, struct grpc_conn *c)
 {
     TAILQ_REMOVE(&s->conns, c, entry);
     s->streams_n -= c->streams_n; /* what they say of themselves later finds no server */
@@ -61,7 +61,7 @@ void server_forget(struct grpc_server *s, struct grpc_conn *c)
         (void)evconnlistener_enable(s->listener);
 }
 
-void server_count_streams(struct grpc_server *s, int more)
+void h2_server_count_streams(struct grpc_server *s, int more)
 {
     s->streams_n += (size_t)more;
 }
@@ -72,14 +72,14 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 {
     struct grpc_server *s = arg;
     unsigned long long held;
-    struct grpc_conn *c = conn_new(s->base, false, &s->limits);
+    struct grpc_conn *c = h2_conn_new(s->base, false, &s->limits);
     struct bufferevent *bev =
         !c       ? NULL
         : s->tls ? grpc_tls_accept(s->base, s->tls, (int)fd)
                  : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         if (c)
-            conn_close(c, GRPC_UNAVAILABLE, "out of memory");
+            h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory");
         (void)close((int)fd);
         return;
     }
@@ -90,8 +90,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
             log_warn("grpc_connections_full n=%zu before=%llu", s->conns_n, held);
         (void)evconnlistener_disable(listener); /* the rest waits in the backlog */
     }
-    conn_set_peer(c, a, (socklen_t)a_n);
-    conn_open(c, bev, s->tls != NULL);
+    h2_conn_set_peer(c, a, (socklen_t)a_n);
+    h2_conn_open(c, bev, s->tls != NULL);
 }
 
 /* Out of descriptors, mostly: accepting again at once would spin. */
@@ -235,7 +235,7 @@ void grpc_server_drain(struct grpc_server *s)
     for (c = TAILQ_FIRST(&s->conns); c;
          c = next) { /* those that are not up yet leave the list; they have no streams */
         next = TAILQ_NEXT(c, entry);
-        conn_drain(c);
+        h2_conn_drain(c);
     }
 }
 
@@ -246,7 +246,7 @@ void grpc_server_free(struct grpc_server *s)
         return;
     stop_listening(s);
     while ((c = TAILQ_FIRST(&s->conns))) /* a callback may open nothing new here */
-        conn_close(c, GRPC_UNAVAILABLE, "the server stops");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "the server stops");
     if (s->resume)
         event_free(s->resume);
     grpc_tls_ctx_unref(s->tls);
