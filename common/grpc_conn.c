@@ -332,7 +332,7 @@ static bool is_rationed(const struct grpc_conn *c, const nghttp2_frame_hd *hd)
     case NGHTTP2_PING:
         return !(hd->flags & NGHTTP2_FLAG_ACK) || !c->ping_us;
     default:
-        return true; /* SETTINGS, PRIORITY, CONTINUATION, GOAWAY, what nobody knows */
+        return true; /* SETTINGS, PRIORITY, CONTINUATION, GOAWAY; nghttp2 skips what nobody knows */
     }
 }
 
