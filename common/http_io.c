@@ -336,6 +336,12 @@ void io_shut_write(struct http_io *io)
         (void)shutdown(bufferevent_getfd(io->bev), SHUT_WR);
 }
 
+void io_say_end(struct http_io *io)
+{
+    if (io->bev && io->tls && !io->ended)
+        io_tls_shut(io);
+}
+
 void io_reset_on_close(struct http_io *io)
 {
     struct linger none = {.l_onoff = 1, .l_linger = 0};

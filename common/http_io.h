@@ -84,6 +84,8 @@ void io_flush(struct http_io *io, bool whole);
 /* on_drained at <= low bytes of output. */
 void io_low_water(struct http_io *io, size_t low);
 void io_shut_write(struct http_io *io); /* the output is out; under TLS a close_notify goes first */
+/* Before io_kill() of one that is between messages: says under TLS that nothing was cut. */
+void io_say_end(struct http_io *io);
 void io_reset_on_close(struct http_io *io); /* the peer gets a reset, not an end */
 
 /* Why it ended, for people. */
