@@ -52,10 +52,10 @@ static void on_end(struct http_io *io, short what, int error)
 {
     SSL *ssl = bufferevent_openssl_get_ssl(io->bev);
     unsigned long reason = bufferevent_get_openssl_error(io->bev);
-    if (ERR_SYSTEM_ERROR(reason)) { /* the socket's own words will do */
+    if (ERR_SYSTEM_ERROR(reason))
         error = ERR_GET_REASON(reason);
+    if (ERR_SYSTEM_ERROR(reason) || ERR_GET_LIB(reason) == 0) /* a code of SSL_get_error(): the socket's own words do */
         reason = 0;
-    }
     bool closed = (what & BEV_EVENT_EOF) && io->connected;
     io->spoke_http = ERR_GET_LIB(reason) == ERR_LIB_SSL && ERR_GET_REASON(reason) == SSL_R_HTTP_REQUEST;
     if (!closed && (reason || io->connected || SSL_get_verify_result(ssl) != X509_V_OK || error == 0))

@@ -86,7 +86,8 @@ static inline void cert_release(struct cert *c)
     EVP_PKEY_free(c->key);
     unlink(c->cert_path);
     unlink(c->key_path);
-    rmdir(cert_dir);
+    if (rmdir(cert_dir) == 0) /* the last one's */
+        cert_dir[0] = '\0';
     *c = (struct cert){0};
 }
 
