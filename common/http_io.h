@@ -97,6 +97,7 @@ const char *io_error(const struct http_io *io);
 bool io_tls_open(struct http_io *io, int fd, SSL *ssl);
 void io_tls_read_on(struct http_io *io);
 void io_tls_shut(struct http_io *io);
+void io_tls_join(struct http_io *io); /* io->out, where that saves records */
 void io_on_write(struct bufferevent *bev, void *io);
 void io_end(struct http_io *io, enum io_end how, int error);
 

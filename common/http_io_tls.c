@@ -100,6 +100,15 @@ bool io_tls_open(struct http_io *io, int fd, SSL *ssl)
     return io->reader;
 }
 
+/* Each piece of a buffer becomes a record and a write of its own: head and body, of a message that
+ * fits one record, are copied together. Out of memory they leave as they are. */
+void io_tls_join(struct http_io *io)
+{
+    size_t n = evbuffer_get_length(io->out);
+    if (n <= SSL3_RT_MAX_PLAIN_LENGTH && evbuffer_get_contiguous_space(io->out) < n)
+        (void)evbuffer_pullup(io->out, -1);
+}
+
 void io_tls_shut(struct http_io *io)
 {
     SSL *ssl = bufferevent_openssl_get_ssl(io->bev);

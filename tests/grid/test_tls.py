@@ -270,7 +270,7 @@ def test_new_certificates_under_load(synthetic, tmp_path):
     papers = Papers(tmp_path)
     cert, key = papers.certify("server")
     with grid.shard(synthetic, "0-7", "--tls-cert", cert, "--tls-key", key) as s, \
-            grid.router(f"0-7={s.url}", *tls_args(papers, cert, key), "--threads", "2") as r:
+            grid.router(f"0-7={s.url}", *tls_args(papers, cert, key), "--threads", "2", "--busy-poll", "50") as r:
         stop = False
 
         def load(keep_alive):
