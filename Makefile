@@ -30,8 +30,8 @@ ALL_CPPFLAGS := -I. -I$(BUILD)/gen -D_GNU_SOURCE -DLQ_VERSION='"$(VERSION)"' -DL
 ALL_LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
 LIBS_proto := -ljansson -lm
-LIBS_ffn := -levent_core -levent_extra -levent_pthreads $(LIBS_proto)
-LIBS_common := -lnghttp2 -lprotobuf-c -levent_openssl -lssl -lcrypto $(LIBS_ffn)
+LIBS_ffn := -levent_core -levent_extra -levent_pthreads -levent_openssl -lssl -lcrypto $(LIBS_proto)
+LIBS_common := -lnghttp2 -lprotobuf-c $(LIBS_ffn)
 BLIS_DIR := $(firstword $(wildcard /usr/lib/*/blis-serial /usr/lib/*/blis-pthread /usr/lib/*/blis-openmp))
 BLIS_INC := $(firstword $(wildcard /usr/include/*/blis-serial /usr/include/*/blis-pthread /usr/include/*/blis-openmp /usr/include/blis))
 LIBS_model := $(if $(BLIS_DIR),-L$(BLIS_DIR)) -lblis $(LIBS_common)

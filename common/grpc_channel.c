@@ -15,12 +15,12 @@ enum { PING_INTERVAL_MAX_MS = 600000 };
 
 struct grpc_channel {
     struct event_base *base;
-    struct ssl_ctx_st *tls;
+    struct tls *tls;
     struct grpc_limits limits;
     struct grpc_conns conns;
     struct grpc_conn *now; /* takes new calls; NULL: none does */
     struct resolve *resolve;
-    char *address, *host, *tls_name;
+    char *address, *host;
     char port[8];
 };
 
@@ -49,7 +49,7 @@ static bool dial_one(struct grpc_conn *c, const struct addrinfo *a)
 {
     struct grpc_channel *ch = c->channel;
     struct bufferevent *bev =
-        ch->tls ? grpc_tls_connect(ch->base, ch->tls, ch->tls_name)
+        ch->tls ? grpc_tls_connect(ch->base, ch->tls, ch->host)
                 : bufferevent_socket_new(ch->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         snprintf(c->dial_error, sizeof c->dial_error, "out of memory for a connection");
@@ -170,10 +170,9 @@ enum lq_err grpc_channel_new(struct event_base *base, const char *address, const
                                       .ping_timeout_ms = o->ping_timeout_ms,
                                       .hello_timeout_ms = o->connect_timeout_ms,
                                       .idle_timeout_ms = o->idle_timeout_ms};
-    if (o->tls)
-        grpc_tls_ctx_ref(ch->tls = o->tls);
+    ch->tls = o->tls;
     enum lq_err rc = split(ch, address, fault);
-    if (!rc && (!(ch->address = strdup(address)) || !(ch->tls_name = strdup(o->tls_name ? o->tls_name : ch->host))))
+    if (!rc && !(ch->address = strdup(address)))
         rc = lq_fail(fault, LQ_NOMEM, "out of memory for a channel");
     if (rc)
         grpc_channel_free(ch);
@@ -195,10 +194,8 @@ void grpc_channel_free(struct grpc_channel *ch)
     while ((c = TAILQ_FIRST(&ch->conns)))
         h2_conn_close(c, GRPC_CANCELLED, "the channel was closed");
     resolve_free(ch->resolve);
-    grpc_tls_ctx_unref(ch->tls);
     free(ch->address);
     free(ch->host);
-    free(ch->tls_name);
     free(ch);
 }
 

@@ -283,12 +283,11 @@ static void connected(struct grpc_conn *c)
 /* It failed while it was being made: another address may do. */
 static void not_connected(struct grpc_conn *c, short what, int error)
 {
-    bool by_socket = (what & BEV_EVENT_ERROR) && error;
-    if (c->is_tls && !by_socket)
-        (void)grpc_tls_error(c->bev, c->dial_error, sizeof c->dial_error);
+    if (c->is_tls)
+        grpc_tls_why(c->bev, what & BEV_EVENT_ERROR ? error : 0, c->dial_error, sizeof c->dial_error);
     else
         snprintf(c->dial_error, sizeof c->dial_error, "%s",
-                 by_socket ? evutil_socket_error_to_string(error) : "connection closed");
+                 what & BEV_EVENT_ERROR && error ? evutil_socket_error_to_string(error) : "connection closed");
     if (!c->is_client || !h2_channel_dial_next(c))
         h2_conn_close(c, GRPC_UNAVAILABLE, c->dial_error);
 }

@@ -162,16 +162,13 @@ void h2_channel_calm(struct grpc_channel *ch); /* the server finds our PINGs too
 
 /* ---- grpc_tls.c ---- */
 
-void grpc_tls_choose_h2(struct ssl_ctx_st *ctx); /* a server's: ALPN h2 or nothing */
-/* NULL: out of memory, or name is none. */
-struct bufferevent *grpc_tls_accept(struct event_base *base, struct ssl_ctx_st *ctx, int fd);
-struct bufferevent *grpc_tls_connect(struct event_base *base, struct ssl_ctx_st *ctx, const char *name);
+/* NULL: out of memory. Takes fd on success only. */
+struct bufferevent *grpc_tls_accept(struct event_base *base, struct tls *tls, int fd);
+struct bufferevent *grpc_tls_connect(struct event_base *base, struct tls *tls, const char *host);
 bool grpc_tls_is_h2(struct bufferevent *bev);
-/* Why a handshake failed, into buf; buf. */
-const char *grpc_tls_error(struct bufferevent *bev, char *buf, size_t buf_n);
+/* Why a connection failed, into buf. */
+void grpc_tls_why(struct bufferevent *bev, int error, char *buf, size_t buf_n);
 void grpc_tls_goodbye(struct bufferevent *bev); /* close_notify, as far as the socket takes it */
-void grpc_tls_ctx_ref(struct ssl_ctx_st *ctx);
-void grpc_tls_ctx_unref(struct ssl_ctx_st *ctx); /* NULL is fine */
 
 /* ---- grpc_text.c ---- */
 

@@ -15,7 +15,7 @@ enum { BACKLOG = 1024, PAUSE_MS = 100, LOG_INTERVAL_US = 10 * 1000000 };
 
 struct grpc_server {
     struct event_base *base;
-    struct ssl_ctx_st *tls;
+    struct tls *tls;
     struct grpc_limits limits;
     const struct grpc_method *methods;
     size_t methods_n;
@@ -177,10 +177,7 @@ enum lq_err grpc_server_new(struct event_base *base, const struct grpc_server_op
                                      .ping_timeout_ms = o->ping_timeout_ms,
                                      .hello_timeout_ms = o->hello_timeout_ms,
                                      .idle_timeout_ms = o->idle_timeout_ms};
-    if (o->tls) {
-        grpc_tls_ctx_ref(s->tls = o->tls);
-        grpc_tls_choose_h2(s->tls);
-    }
+    s->tls = o->tls;
     enum lq_err rc = LQ_OK;
     int fd = bind_tcp(s, o->host, o->port, fault);
     if (fd < 0) {
@@ -249,6 +246,5 @@ void grpc_server_free(struct grpc_server *s)
         h2_conn_close(c, GRPC_UNAVAILABLE, "the server stops");
     if (s->resume)
         event_free(s->resume);
-    grpc_tls_ctx_unref(s->tls);
     free(s);
 }

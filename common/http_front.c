@@ -4,11 +4,40 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 
-void http_front_dispatch(const struct http_page *pages, size_t pages_n, void *arg, struct http_req *r)
+/* False: answered. Two Authorization lines are no key: which one counts is not for us to say. */
+static bool may_enter(const struct http_page *p, struct access *access, struct http_req *r)
+{
+    const struct http_headers *h = http_req_headers(r);
+    const char *authorization = NULL;
+    struct sockaddr_storage peer;
+    struct lq_fault fault;
+    if (!access || !access_is_guarded(access, p->who))
+        return true;
+    size_t lines_n = 0;
+    for (size_t i = 0; i < http_headers_n(h); i++) {
+        const char *name, *value;
+        http_headers_at(h, i, &name, &value);
+        if (strcasecmp(name, "Authorization") == 0) {
+            authorization = value;
+            lines_n++;
+        }
+    }
+    enum lq_err rc = access_check(access, p->who, lines_n == 1 ? authorization : NULL, p->path, &fault);
+    if (!rc)
+        return true;
+    const struct sockaddr *from = http_req_peer(r, &peer) ? (const struct sockaddr *)&peer : NULL;
+    (void)!access_failed(access, rc, from, p->path, &fault); /* the code is in the fault too */
+    http_req_reply_fault(r, &fault, NULL);
+    return false;
+}
+
+void http_front_dispatch(const struct http_page *pages, size_t pages_n, struct access *access, void *arg,
+                         struct http_req *r)
 {
     const char *path = http_req_path(r), *method = http_req_method(r);
     struct lq_fault fault;
@@ -18,7 +47,8 @@ void http_front_dispatch(const struct http_page *pages, size_t pages_n, void *ar
             continue;
         bool get = strcmp(p->method, "GET") == 0;
         if (strcmp(p->method, method) == 0 || (get && strcmp(method, "HEAD") == 0)) {
-            p->answer(arg, r);
+            if (may_enter(p, access, r))
+                p->answer(arg, r);
             return;
         }
         (void)lq_fail(&fault, LQ_BAD_METHOD, "%s takes %s, not %.32s", path, p->method, method);

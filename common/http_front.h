@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "common/access.h"
 #include "common/http.h"
 #include "common/metrics.h"
 #include "proto/wire.h"
@@ -12,10 +13,13 @@
 struct http_page {
     const char *path, *method; /* "GET" takes HEAD too */
     void (*answer)(void *arg, struct http_req *r);
+    enum access_who who; /* left out: the grid key */
 };
 
-/* Calls the page of r's path and method, or answers 404 or 405 with Allow. */
-void http_front_dispatch(const struct http_page *pages, size_t pages_n, void *arg, struct http_req *r);
+/* Calls the page of r's path and method; or answers 404, 405 with Allow, and then as
+ * access.h says: 401, 403, 429. access NULL: everybody may. */
+void http_front_dispatch(const struct http_page *pages, size_t pages_n, struct access *access, void *arg,
+                         struct http_req *r);
 
 /* When r must be answered: limit_ms after its head, or what X-Larql-Deadline-Ms
  * leaves where that is less; a value that is no number counts as absent. */

@@ -9,7 +9,7 @@
 #include "common/http_parse.h"
 #include "common/log.h"
 
-enum { HTTP_ID_CHARS = 128 };
+enum { HTTP_ID_CHARS = 128, TLS_LOG_INTERVAL_US = 1000000 };
 
 enum conn_state {
     CONN_IDLE,   /* keep-alive, no byte of a request; idle timeout */
@@ -59,7 +59,8 @@ struct http_server {
     int listen_fd, share_fd; /* -1: none; share_fd: the epoll through which several loops wait for listen_fd */
     struct event *accept_ev; /* NULL: not listening any more */
     struct event *resume_ev; /* listens again after it ran out of descriptors */
-    struct log_limit full_log, accept_log;
+    struct log_limit full_log, accept_log, tls_log;
+    struct tls *tls; /* NULL: plain */
     http_on_request on_request;
     void *arg;
     struct conn *conns;

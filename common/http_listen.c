@@ -156,7 +156,8 @@ static int open_tcp(struct http_server *s, const char *host, int port, struct lq
                          NI_NUMERICHOST | NI_NUMERICSERV) == 0;
     }
     if (ok)
-        snprintf(s->url, sizeof s->url, strchr(name, ':') ? "http://[%s]:%s" : "http://%s:%s", name, text);
+        snprintf(s->url, sizeof s->url, strchr(name, ':') ? "%s://[%s]:%s" : "%s://%s:%s", s->tls ? "https" : "http",
+                 name, text);
     else
         (void)lq_fail(fault, LQ_IO, "cannot listen on %s port %d: %s", host, port, strerror(errno));
     freeaddrinfo(list);

@@ -26,7 +26,7 @@ void serve_opts_init(struct serve_opts *o, int port)
 
 void serve_opt_rows(struct serve_opts *o, struct opt *rows)
 {
-    const struct opt table[SERVE_OPTS_N] = {
+    const struct opt table[SERVE_OPTS_N - TRUST_OPTS_N] = {
         {"host", 0, OPT_TEXT, "ADDR", NULL, "address to listen on (default 127.0.0.1)", 0, 0, &o->host},
         {"port", 'p', OPT_INT, "PORT", NULL, "port to listen on, 0: a free one (default 8080, router 9090)", 0, 65535,
          &o->port},
@@ -51,14 +51,19 @@ void serve_opt_rows(struct serve_opts *o, struct opt *rows)
          &o->log_level},
     };
     memcpy(rows, table, sizeof table);
+    trust_opt_rows(&o->trust, rows + sizeof table / sizeof *table);
 }
 
-enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,
-                         unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
+                         const struct http_server *shared, unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
                          struct http_server **out, struct lq_fault *fault)
 {
     struct http_server_opts h;
+    enum lq_err rc = o->unix_path ? LQ_OK : trust_may_listen(trust, o->host, fault);
+    if (rc)
+        return rc;
     http_server_opts_init(&h);
+    h.tls = trust->listen;
     h.host = o->host;
     h.port = (int)o->port;
     h.unix_path = o->unix_path;
@@ -136,6 +141,18 @@ static void on_drain(void *arg)
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault)
 {
     if (loop_on_signals(d->loop, on_drain, d) != LQ_OK)
+        return lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
+    return LQ_OK;
+}
+
+static void on_hup(void *arg)
+{
+    trust_reload(arg);
+}
+
+enum lq_err serve_reload_on_hup(struct loop *l, struct trust *trust, struct lq_fault *fault)
+{
+    if (loop_on_hup(l, on_hup, trust) != LQ_OK)
         return lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
     return LQ_OK;
 }

@@ -6,22 +6,25 @@
 #include "common/http.h"
 #include "common/loop.h"
 #include "common/opt.h"
+#include "common/trust.h"
 
 struct serve_opts {
     const char *host, *unix_path, *log_level;
     int64_t port, header_timeout_ms, body_timeout_ms, idle_timeout_ms, connections_max;
     int64_t body_mb, json_mb, deadline_ms, drain_ms, busy_poll_us;
+    struct trust_opts trust;
 };
 void serve_opts_init(struct serve_opts *o, int port);
 
 /* Their rows of an option table: SERVE_OPTS_N of them into rows. */
-enum { SERVE_OPTS_N = 13 };
+enum { SERVE_OPTS_N = 13 + TRUST_OPTS_N };
 void serve_opt_rows(struct serve_opts *o, struct opt *rows);
 
-/* shared: the server of another loop whose listener this one accepts from too, or NULL.
+/* By trust's certificate, where it has one; LQ_USAGE when it may not listen on that address.
+ * shared: the server of another loop whose listener this one accepts from too, or NULL.
  * loops_n of them share --max-connections. */
-enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,
-                         unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
+                         const struct http_server *shared, unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
                          struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Prints `ready url=...` on stdout, the only line there. */
@@ -43,5 +46,7 @@ struct serve_drain {
 /* Begins it on d's own loop; from any thread, once. */
 void serve_drain_tell(struct serve_drain *d);
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault) LQ_MUST_CHECK;
+/* SIGHUP reads keys and certificates again; in whichever loop gets the signals. */
+enum lq_err serve_reload_on_hup(struct loop *l, struct trust *trust, struct lq_fault *fault) LQ_MUST_CHECK;
 
 #endif

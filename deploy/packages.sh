@@ -7,9 +7,9 @@ set -eu
 want=
 for group; do
     case $group in
-    build) want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev libssl-dev libnghttp2-dev libprotobuf-c-dev protobuf-c-compiler" ;;
+    build) want="$want gcc libc6-dev make pkg-config libevent-dev libssl-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev libnghttp2-dev libprotobuf-c-dev protobuf-c-compiler" ;;
     demo) want="$want python3 python3-venv curl" ;;
-    test) want="$want python3 python3-venv python3-pytest check libsubunit-dev python3-grpcio python3-protobuf protobuf-compiler" ;;
+    test) want="$want openssl curl python3 python3-venv python3-pytest check libsubunit-dev python3-grpcio python3-protobuf protobuf-compiler" ;;
     clang) want="$want clang" ;;
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;

@@ -164,11 +164,12 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *router)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start},     {"/v1/health", "GET", answer_health},
-        {"/v1/stats", "GET", answer_stats},       {"/v1/models", "GET", answer_models},
-        {"/v1/topology", "GET", answer_topology}, {"/metrics", "GET", answer_metrics},
+        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT},  {"/v1/health", "GET", answer_health, ACCESS_ANY},
+        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},    {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
+        {"/v1/topology", "GET", answer_topology, ACCESS_GRID}, {"/metrics", "GET", answer_metrics, ACCESS_READER},
     };
-    http_front_dispatch(pages, sizeof pages / sizeof *pages, router, r);
+    struct router *rt = router;
+    http_front_dispatch(pages, sizeof pages / sizeof *pages, &rt->crew->trust.access, rt, r);
 }
 
 bool admin_metrics_init(struct crew *crew)
@@ -177,7 +178,8 @@ bool admin_metrics_init(struct crew *crew)
     struct router *rt = crew->routers;
     if (!m)
         return false;
-    bool ok = http_front_request_series(m, "larql_router_requests_total", &rt->m.books);
+    bool ok = http_front_request_series(m, "larql_router_requests_total", &rt->m.books) &&
+              access_metrics(&crew->trust.access, m, "larql_router_auth_failures_total");
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);

@@ -176,8 +176,12 @@ static void on_answer_end(struct http_call *c, enum lq_err rc, struct evbuffer *
     (void)c;
     struct forward *f = arg;
     struct link *l = f->link;
-    struct lq_fault why;
+    struct lq_fault why, refused;
     f->call = NULL;
+    if (rc == LQ_OK && link_refuses_key(f->status, &refused)) {
+        rc = LQ_SHARD_DOWN;
+        fault = &refused;
+    }
     if (rc == LQ_OK && f->head) {
         link_answered(l, clock_us() - f->sent_us);
         relay_end(f, in);

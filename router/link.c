@@ -87,6 +87,20 @@ static void probe_done(struct link *l, const char *why)
     }
 }
 
+bool link_refuses_key(int status, struct lq_fault *fault)
+{
+    if (status != 401 && status != 403 && status != 429)
+        return false;
+    (void)lq_fail(fault, LQ_SHARD_DOWN, "it refuses this router's key (status %d): see --grid-key-file", status);
+    return true;
+}
+
+static void on_probe_head(struct http_call *c, int status, const struct http_headers *h, uint64_t length, void *arg)
+{
+    (void)c, (void)h, (void)length;
+    ((struct link *)arg)->probe_status = status;
+}
+
 static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *in, const struct lq_fault *fault,
                          void *arg)
 {
@@ -99,6 +113,8 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     l->probe = NULL;
     if (rc != LQ_OK) {
         probe_done(l, fault->text);
+    } else if (link_refuses_key(l->probe_status, &bad)) {
+        probe_done(l, bad.text);
     } else if (peer_stats_read(n ? (const char *)evbuffer_pullup(in, -1) : "", n, &stats, &bad) != LQ_OK) {
         probe_done(l, bad.text);
     } else {
@@ -112,7 +128,7 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
 static void on_probe(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
-    static const struct http_call_cb cb = {.on_end = on_probe_end};
+    static const struct http_call_cb cb = {.on_head = on_probe_head, .on_end = on_probe_end};
     struct link *l = arg;
     struct lq_fault fault;
     const struct http_call_opts o = {
@@ -127,6 +143,8 @@ enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct
     struct http_pool_opts o;
     http_pool_opts_init(&o);
     o.inflight_max /= (uint32_t)rt->crew->routers_n; /* docs/protocol.md 6.8: that many per shard, of all loops */
+    o.tls = rt->crew->trust.dial;
+    o.keys = rt->crew->trust.grid; /* the client's own Authorization ends here */
     enum lq_err rc = http_pool_new(loop_base(rt->loop), url, &o, &l->pool, fault);
     if (rc)
         return rc;

@@ -29,6 +29,7 @@ struct link {
     const char *url; /* the route table's */
     struct event *probe_ev;
     struct http_call *probe; /* the one under way */
+    int probe_status;
     bool probed_once;
     struct peer_stats stats; /* hidden 0: not known yet */
 };
@@ -42,5 +43,7 @@ const char *link_state_name(enum link_state s);
 /* A request to it was answered (any status) after us, or failed in transport. */
 void link_answered(struct link *l, uint64_t us);
 void link_failed(struct link *l, const char *why);
+/* Did the shard refuse this router's key? That is not the client's error: LQ_SHARD_DOWN. */
+bool link_refuses_key(int status, struct lq_fault *fault);
 
 #endif

@@ -83,7 +83,7 @@ static enum lq_err make_router(struct router *rt, const struct serve_opts *o, st
     if (!rc)
         rc = make_links(rt, fault);
     if (!rc)
-        rc = serve_listen(rt->loop, o, rt == first ? NULL : first->server, loops_n, "larql-router/" LQ_VERSION,
+        rc = serve_listen(rt->loop, o, &rt->crew->trust, rt == first ? NULL : first->server, loops_n, "larql-router/" LQ_VERSION,
                           admin_on_request, rt, &rt->server, fault);
     loop_busy_poll(rt->loop, (uint64_t)o->busy_poll_us, loops_n);
     return rc;
@@ -130,6 +130,8 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
                                          .drain_ms = (uint64_t)o->drain_ms};
     }
     enum lq_err rc = serve_drain_on_signals(drains, fault);
+    if (!rc)
+        rc = serve_reload_on_hup(crew->routers->loop, &crew->trust, fault);
     for (size_t i = 1; i < crew->routers_n && !rc; i++) {
         struct router *rt = &crew->routers[i];
         int error = pthread_create(&rt->thread, NULL, run_loop, rt->loop);
@@ -159,7 +161,9 @@ static enum lq_err run(struct crew *crew, const struct serve_opts *o, struct lq_
     args_raise_open_files();
     if (crew->routers_n > 1 && evthread_use_pthreads() != 0) /* what libevent keeps for the process */
         return lq_fail(fault, LQ_NOMEM, "out of memory at start");
-    rc = make_crew(crew, o, fault);
+    rc = trust_init(&crew->trust, &o->trust, false, fault);
+    if (!rc)
+        rc = make_crew(crew, o, fault);
     if (rc)
         return rc;
     crew->start_us = clock_us();
@@ -188,6 +192,7 @@ static void release(struct crew *crew)
     free(crew->routers);
     free(crew->views);
     metrics_free(crew->metrics);
+    trust_release(&crew->trust);
 }
 
 int main(int argc, char **argv)

@@ -16,6 +16,7 @@
 
 #include "common/http_front.h"
 #include "common/loop.h"
+#include "common/trust.h"
 #include "router/route.h"
 
 enum {
@@ -42,6 +43,7 @@ struct crew {
     atomic_size_t first_probes_left;
     void (*on_first_probes)(struct crew *crew); /* on the thread of whose probe was the last */
     struct metrics *metrics;
+    struct trust trust; /* keys and certificates, of all loops */
     uint64_t start_us;
 };
 

@@ -64,11 +64,12 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *shard)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start}, {"/v1/health", "GET", answer_health},
-        {"/v1/stats", "GET", answer_stats},   {"/v1/models", "GET", answer_models},
-        {"/metrics", "GET", answer_metrics},
+        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT}, {"/v1/health", "GET", answer_health, ACCESS_ANY},
+        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},   {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
+        {"/metrics", "GET", answer_metrics, ACCESS_READER},
     };
-    http_front_dispatch(pages, sizeof pages / sizeof *pages, shard, r);
+    struct shard *s = shard;
+    http_front_dispatch(pages, sizeof pages / sizeof *pages, &s->trust.access, s, r);
 }
 
 bool admin_metrics_init(struct shard *s)
@@ -76,7 +77,8 @@ bool admin_metrics_init(struct shard *s)
     struct metrics *m = s->metrics = metrics_new();
     if (!m)
         return false;
-    bool ok = http_front_request_series(m, "larql_shard_requests_total", &s->m.books);
+    bool ok = http_front_request_series(m, "larql_shard_requests_total", &s->m.books) &&
+              access_metrics(&s->trust.access, m, "larql_shard_auth_failures_total");
     static const char *const requests_n[BATCH_CLASSES_N] = {"1", "2", "3-4", "5-8", "9-16"};
     for (size_t i = 0; i < BATCH_CLASSES_N; i++) {
         char labels[32];

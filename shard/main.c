@@ -116,11 +116,13 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc =
-        serve_listen(s->loop, &o->serve, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
+        serve_listen(s->loop, &o->serve, &s->trust, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
     struct serve_drain drain = {
         .loop = s->loop, .server = s->server, .draining = &s->draining, .drain_ms = (uint64_t)o->serve.drain_ms};
     if (!rc)
         rc = serve_drain_on_signals(&drain, fault);
+    if (!rc)
+        rc = serve_reload_on_hup(s->loop, &s->trust, fault);
     if (rc)
         return rc;
     s->start_us = clock_us();
@@ -144,6 +146,10 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
         rc = switches_from(o, &s->wire, fault);
     if (!rc)
         rc = cpu_allowed(&cpu, fault);
+    if (!rc)
+        rc = trust_init(&s->trust, &o->serve.trust, true, fault);
+    if (!rc && !o->serve.unix_path) /* before the model is loaded, which takes its time */
+        rc = trust_may_listen(&s->trust, o->serve.host, fault);
     if (rc)
         return rc;
     codec_init(&s->codec, cpu);
@@ -178,6 +184,7 @@ static void release(struct shard *s)
         event_free(s->turn_ev);
     loop_free(s->loop);
     metrics_free(s->metrics);
+    trust_release(&s->trust);
     ffn_free(s->ffn);
     gguf_free(s->gguf);
 }

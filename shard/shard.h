@@ -12,6 +12,7 @@
 
 #include "common/http_front.h"
 #include "common/loop.h"
+#include "common/trust.h"
 #include "model/arch.h"
 #include "model/ffn.h"
 #include "proto/codec.h"
@@ -47,6 +48,7 @@ struct shard {
     uint32_t batch_rows_max; /* 1: every request alone */
     /* running */
     struct loop *loop;
+    struct trust trust;
     struct http_server *server;
     struct work *work; /* the compute path's */
     struct offload *queue;

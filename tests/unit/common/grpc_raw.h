@@ -91,7 +91,7 @@ static inline void raw_put(struct raw *r, struct bytes *b)
     b->n = 0;
 }
 
-static inline void raw_dial(struct raw *r, struct grpc_site *w)
+static inline void dial_server(struct raw *r, struct grpc_site *w)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),

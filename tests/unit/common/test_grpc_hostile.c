@@ -15,7 +15,7 @@ static void scene_open(struct scene *x, const struct grpc_server_opts *o)
     memset(&x->said, 0, sizeof x->said);
     out.n = 0;
     site_open(&x->w, o, NULL);
-    raw_dial(&x->r, &x->w);
+    dial_server(&x->r, &x->w);
 }
 
 /* The server is as good as new. */
