@@ -147,6 +147,8 @@ bool h2_stream_request(struct grpc_stream *s, const nghttp2_nv *nv, size_t nv_n)
 
 /* NULL: no such method. arg: for its callbacks. */
 const struct grpc_method *h2_server_method(const struct grpc_server *s, const char *path, void **arg);
+/* A connected socket becomes a connection of s. False: out of memory, and closed. */
+bool h2_server_take(struct grpc_server *s, int fd, const struct sockaddr *a, socklen_t a_n);
 void h2_server_forget(struct grpc_server *s, struct grpc_conn *c);
 void h2_server_count_streams(struct grpc_server *s, int more);
 

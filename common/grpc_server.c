@@ -68,30 +68,37 @@ void h2_server_count_streams(struct grpc_server *s, int more)
 
 /* ---- accept -------------------------------------------------------------------------------- */
 
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *a, int a_n, void *arg)
+bool h2_server_take(struct grpc_server *s, int fd, const struct sockaddr *a, socklen_t a_n)
 {
-    struct grpc_server *s = arg;
     unsigned long long held;
     struct grpc_conn *c = h2_conn_new(s->base, false, &s->limits);
-    struct bufferevent *bev =
-        !c       ? NULL
-        : s->tls ? grpc_tls_accept(s->base, s->tls, (int)fd)
-                 : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    struct bufferevent *bev = NULL;
+    if (c)
+        bev = s->tls ? grpc_tls_accept(s->base, s->tls, fd)
+                     : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         if (c)
             h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory");
-        (void)close((int)fd);
-        return;
+        (void)close(fd);
+        return false;
     }
     c->server = s;
     TAILQ_INSERT_TAIL(&s->conns, c, entry);
     if (++s->conns_n == s->conns_max) {
         if (log_limit_pass(&s->full_log, LOG_INTERVAL_US, &held))
             log_warn("grpc_connections_full n=%zu before=%llu", s->conns_n, held);
-        (void)evconnlistener_disable(listener); /* the rest waits in the backlog */
+        (void)evconnlistener_disable(s->listener); /* the rest waits in the backlog */
     }
-    h2_conn_set_peer(c, a, (socklen_t)a_n);
+    if (a)
+        h2_conn_set_peer(c, a, a_n);
     h2_conn_open(c, bev, s->tls != NULL);
+    return true;
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *a, int a_n, void *arg)
+{
+    (void)listener;
+    (void)h2_server_take(arg, (int)fd, a, (socklen_t)a_n); /* out of memory costs this connection */
 }
 
 /* Out of descriptors, mostly: accepting again at once would spin. */
