@@ -47,22 +47,36 @@ void h2_channel_dial_end(struct grpc_conn *c)
 /* False: it failed at once. What had been tried before is closed. */
 static bool dial_one(struct grpc_conn *c, const struct addrinfo *a)
 {
-    struct grpc_channel *ch = c->channel;
-    struct bufferevent *bev =
-        ch->tls ? grpc_tls_connect(ch->base, ch->tls, ch->host)
-                : bufferevent_socket_new(ch->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    struct bufferevent *bev = bufferevent_socket_new(c->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         snprintf(c->dial_error, sizeof c->dial_error, "out of memory for a connection");
         return false;
     }
     h2_conn_set_peer(c, a->ai_addr, (socklen_t)a->ai_addrlen);
-    h2_conn_open(c, bev, ch->tls != NULL);
+    h2_conn_open(c, bev, false);
     bool ok = bufferevent_socket_connect(bev, a->ai_addr, (int)a->ai_addrlen) == 0;
     if (!ok)
         snprintf(c->dial_error, sizeof c->dial_error, "%s", strerror(errno));
     else
         (void)evutil_make_socket_closeonexec(bufferevent_getfd(bev));
     return ok;
+}
+
+/* A bufferevent of its own for TLS: OpenSSL's would not say why a connect() failed. */
+bool h2_channel_encrypt(struct grpc_conn *c)
+{
+    struct grpc_channel *ch = c->channel;
+    int fd = bufferevent_getfd(c->bev);
+    if (!ch->tls || c->is_tls)
+        return false;
+    struct bufferevent *bev = grpc_tls_connect(c->base, ch->tls, ch->host, fd);
+    if (!bev) {
+        h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
+        return true;
+    }
+    (void)bufferevent_setfd(c->bev, -1);
+    h2_conn_open(c, bev, true);
+    return true;
 }
 
 bool h2_channel_dial_next(struct grpc_conn *c)

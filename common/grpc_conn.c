@@ -267,9 +267,11 @@ static void on_kick(evutil_socket_t fd, short what, void *arg)
 static void connected(struct grpc_conn *c)
 {
     int one = 1;
+    (void)setsockopt(bufferevent_getfd(c->bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (c->is_client && h2_channel_encrypt(c))
+        return;
     c->connected = true;
     c->heard_us = clock_us();
-    (void)setsockopt(bufferevent_getfd(c->bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (c->is_client)
         h2_channel_dial_end(c);
     if (c->is_tls && !grpc_tls_is_h2(c->bev))

@@ -157,6 +157,8 @@ void h2_server_count_streams(struct grpc_server *s, int more);
 void h2_channel_dial(struct grpc_conn *c);
 /* That address did not answer: the next. False: there is none; c->dial_error says why. */
 bool h2_channel_dial_next(struct grpc_conn *c);
+/* TCP is there. True: c goes on to TLS, or is closed. */
+bool h2_channel_encrypt(struct grpc_conn *c);
 void h2_channel_dial_end(struct grpc_conn *c);
 void h2_channel_forget(struct grpc_channel *ch, struct grpc_conn *c);
 void h2_unary_free(struct unary *u);           /* NULL is fine */
@@ -166,7 +168,7 @@ void h2_channel_calm(struct grpc_channel *ch); /* the server finds our PINGs too
 
 /* NULL: out of memory. Takes fd on success only. */
 struct bufferevent *grpc_tls_accept(struct event_base *base, struct tls *tls, int fd);
-struct bufferevent *grpc_tls_connect(struct event_base *base, struct tls *tls, const char *host);
+struct bufferevent *grpc_tls_connect(struct event_base *base, struct tls *tls, const char *host, int fd);
 bool grpc_tls_is_h2(struct bufferevent *bev);
 /* Why a connection failed, into buf. */
 void grpc_tls_why(struct bufferevent *bev, int error, char *buf, size_t buf_n);

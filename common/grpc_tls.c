@@ -24,9 +24,9 @@ struct bufferevent *grpc_tls_accept(struct event_base *base, struct tls *tls, in
     return wrap(base, tls_accept(tls), fd, BUFFEREVENT_SSL_ACCEPTING);
 }
 
-struct bufferevent *grpc_tls_connect(struct event_base *base, struct tls *tls, const char *host)
+struct bufferevent *grpc_tls_connect(struct event_base *base, struct tls *tls, const char *host, int fd)
 {
-    return wrap(base, tls_connect(tls, host), -1, BUFFEREVENT_SSL_CONNECTING);
+    return wrap(base, tls_connect(tls, host), fd, BUFFEREVENT_SSL_CONNECTING);
 }
 
 bool grpc_tls_is_h2(struct bufferevent *bev)
