@@ -95,6 +95,8 @@ static const struct {
     {SERVER, "0a00120a1a08ffffffffffffffff", "UTF-8"}, /* the last of two kinds counts */
     {ROUTER, "1a0408ff0101", "no RouterMessage"},
     {ROUTER, "1a030a0161", NULL},
+    {ROUTER, "1a078500000000000000", "no RouterMessage"},
+    {STATUS, "850001020304", "number 0"}, /* in a varint longer than it need be */
     {ROUTER, "2a00", "of a kind"},
     {STATUS, "", NULL},
     {STATUS, "0a0822060a0408021001", "no StatusResponse"},
