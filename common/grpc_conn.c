@@ -246,6 +246,8 @@ static void on_write(struct bufferevent *bev, void *arg)
 {
     struct grpc_conn *c = arg;
     h2_conn_enter(c);
+    if (c->paused)
+        c->heard_us = clock_us(); /* it is not read, but takes what we send: alive */
     if (!c->dying)
         flush(c);
     else if (evbuffer_get_length(bufferevent_get_output(bev)) == 0)
