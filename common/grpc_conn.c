@@ -180,7 +180,8 @@ static void flush(struct grpc_conn *c)
     while (evbuffer_get_length(out) < OUT_HIGH_BYTES && (n = nghttp2_session_mem_send(c->h2, &p)) > 0) {
         if (c->dead)
             return;
-        if (bufferevent_write(c->bev, p, (size_t)n) != 0)
+        /* The second sees to what the first does not tell: that it had no memory to be woken up. */
+        if (bufferevent_write(c->bev, p, (size_t)n) != 0 || bufferevent_enable(c->bev, EV_WRITE) != 0)
             n = NGHTTP2_ERR_NOMEM;
         if (n < 0)
             break;

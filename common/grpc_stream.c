@@ -131,7 +131,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     struct grpc_conn *c = s->conn;
     h2_conn_enter(c);
     if (s->over) {
-        reset(s, NGHTTP2_CANCEL);
+        reset(s, NGHTTP2_ENHANCE_YOUR_CALM);
         h2_stream_closed(s, GRPC_RESOURCE_EXHAUSTED, false, "the peer does not read: too much is queued for it");
     } else if (!c->is_client && !s->open) {
         h2_conn_close(c, GRPC_UNAVAILABLE, "half a request");
@@ -268,7 +268,10 @@ void grpc_stream_finish(struct grpc_stream *s, enum grpc_code code, const char *
 {
     assert(s->held && !s->conn->is_client);
     s->held = false;
-    end_with(s, 200, code, text);
+    if (s->over) /* something of what was sent is not there: it cannot end well */
+        reset(s, NGHTTP2_ENHANCE_YOUR_CALM);
+    else
+        end_with(s, 200, code, text);
 }
 
 void grpc_stream_reply(struct grpc_stream *s, const uint8_t *p, size_t n)
