@@ -232,12 +232,14 @@ END_TEST
 START_TEST(a_deadline_ends_both_sides)
 {
     struct grpc_site w;
-    struct heard h = {0};
+    struct heard h = {0}, first = {0};
     site_open(&w, NULL, NULL);
+    unary(&w, "/t/Unary", "x", 1, 0, &first); /* the connection is there before the clock runs */
+    RUN_UNTIL(w.base, first.closed_n);
     if (_i)
-        (void)call(&w, "/t/Sink", 30, &h);
+        (void)call(&w, "/t/Sink", 50, &h);
     else
-        unary(&w, "/t/Late", "x", 1, 30, &h);
+        unary(&w, "/t/Late", "x", 1, 50, &h);
     RUN_UNTIL(w.base, h.closed_n && w.at_server.closed_n);
     ck_assert_int_eq(h.code, GRPC_DEADLINE_EXCEEDED);
     ck_assert(w.at_server.code == GRPC_DEADLINE_EXCEEDED || w.at_server.code == GRPC_CANCELLED);

@@ -8,12 +8,14 @@ struct scene {
     struct grpc_site w;
     struct raw r;
     struct said said;
+    bool hasty; /* its server's timers are too short to ask it anything more */
 };
 
 static void scene_open(struct scene *x, const struct grpc_server_opts *o)
 {
     memset(&x->said, 0, sizeof x->said);
     out.n = 0;
+    x->hasty = o && (o->hello_timeout_ms < 1000 || o->ping_timeout_ms < 1000);
     site_open(&x->w, o, NULL);
     dial_server(&x->r, &x->w);
 }
@@ -24,10 +26,12 @@ static void scene_close(struct scene *x)
     struct heard h = {0};
     raw_close(&x->r);
     said_release(&x->said);
-    unary(&x->w, "/t/Unary", "x", 1, 0, &h);
-    RUN_UNTIL(x->w.base, h.closed_n);
-    ck_assert_msg(h.code == GRPC_OK, "%s", h.text);
-    RUN_UNTIL(x->w.base, grpc_server_connections_n(x->w.server) == 1);
+    if (!x->hasty) {
+        unary(&x->w, "/t/Unary", "x", 1, 0, &h);
+        RUN_UNTIL(x->w.base, h.closed_n);
+        ck_assert_msg(h.code == GRPC_OK, "%s", h.text);
+    }
+    RUN_UNTIL(x->w.base, grpc_server_connections_n(x->w.server) == !x->hasty);
     ck_assert_uint_eq(grpc_server_streams_n(x->w.server), 0);
     site_close(&x->w);
 }

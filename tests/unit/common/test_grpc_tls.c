@@ -38,7 +38,6 @@ static void secret_open(struct secret *x, const char *names, bool trusts, const 
         .side = TLS_CLIENT, .ca_path = trusts ? x->ca.cert_path : NULL, .protocols = dial_protocols});
     so.tls = listen_protocols ? x->listen : NULL;
     co.tls = dial_protocols ? x->dial : NULL;
-    so.hello_timeout_ms = 300; /* where one side waits for the other's first word */
     site_open(&x->w, &so, &co);
 }
 
