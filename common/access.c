@@ -23,7 +23,7 @@ void access_release(struct access *a)
     pthread_mutex_destroy(&a->mu);
 }
 
-bool access_metrics(struct access *a, struct metrics *m, const char *prefix)
+bool access_metrics(struct access *a, struct metrics *m, const char *name)
 {
     const struct {
         struct metric **to;
@@ -31,8 +31,7 @@ bool access_metrics(struct access *a, struct metrics *m, const char *prefix)
     } series[] = {{&a->missing, "missing"}, {&a->wrong, "wrong"}, {&a->forbidden, "forbidden"}, {&a->limited, "limited"}};
     bool ok = true;
     for (size_t i = 0; i < sizeof series / sizeof *series; i++) {
-        char name[64], labels[32];
-        snprintf(name, sizeof name, "%s_auth_failures_total", prefix);
+        char labels[32];
         snprintf(labels, sizeof labels, "why=\"%s\"", series[i].why);
         *series[i].to = metrics_counter(m, name, "requests refused for their key", labels);
         ok &= *series[i].to != NULL;

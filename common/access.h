@@ -41,8 +41,8 @@ struct access {
 
 void access_init(struct access *a, const struct keys *client, const struct keys *grid, bool grid_guards_clients);
 void access_release(struct access *a);
-/* PREFIX_auth_failures_total{why=}. False: out of memory. */
-bool access_metrics(struct access *a, struct metrics *m, const char *prefix);
+/* Registers name{why=}, name a literal: larql_*_auth_failures_total. False: out of memory. */
+bool access_metrics(struct access *a, struct metrics *m, const char *name);
 
 /* Would who have to show a key? */
 bool access_is_guarded(const struct access *a, enum access_who who);

@@ -90,7 +90,7 @@ static enum lq_err check(const ProtobufCMessage *m, struct lq_fault *fault)
 {
     const ProtobufCMessageDescriptor *d = m->descriptor;
     enum lq_err rc = LQ_OK;
-    for (unsigned i = 0; i < m->n_unknown_fields; i++)
+    for (unsigned i = 0; i < m->n_unknown_fields; i++) /* protobuf-c lets it pass in two bytes */
         if (m->unknown_fields[i].tag == 0)
             return lq_fail(fault, LQ_BAD_BODY, "%s has a field of number 0", d->short_name);
     if (runs_backwards(m, "layer_start", "layer_end"))

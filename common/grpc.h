@@ -20,7 +20,7 @@
 
 #include "proto/err.h"
 
-struct ssl_ctx_st; /* OpenSSL's SSL_CTX */
+struct tls; /* common/tls.h, made with protocols {"h2", NULL}; outlives who uses it */
 
 enum grpc_code {
     GRPC_OK = 0,
@@ -97,8 +97,7 @@ struct grpc_server;
 struct grpc_server_opts {
     const char *host;          /* name or address, "127.0.0.1" */
     int port;                  /* 0: a free one */
-    struct ssl_ctx_st *tls;    /* NULL: cleartext (h2c, prior knowledge). Referenced, and made to choose
-                                * ALPN "h2": share it with no other listener */
+    struct tls *tls;           /* NULL: cleartext (h2c, prior knowledge) */
     uint32_t connections_max;  /* 16384, and never more than half of the open-file limit; beyond: closed at once */
     uint32_t message_max;      /* bytes of a received message, 4 MiB: RESOURCE_EXHAUSTED beyond */
     uint32_t unary_timeout_ms; /* 30000: for unary calls that bring no deadline */
@@ -148,8 +147,7 @@ void grpc_stream_reply(struct grpc_stream *s, const uint8_t *p, size_t n);
 struct grpc_channel;
 
 struct grpc_channel_opts {
-    struct ssl_ctx_st *tls;      /* NULL: cleartext. Referenced. What is verified is the context's matter */
-    const char *tls_name;        /* name the certificate must bear; NULL: the host; "": any (pinned otherwise) */
+    struct tls *tls;             /* NULL: cleartext */
     uint32_t connect_timeout_ms; /* 5000: name, TCP, TLS and HTTP/2 together */
     uint32_t message_max;        /* 4 MiB */
     uint32_t ping_interval_ms;   /* 10000, as the server's; doubled when a server finds them too many */

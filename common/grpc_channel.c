@@ -15,12 +15,12 @@ enum { PING_INTERVAL_MAX_MS = 600000 };
 
 struct grpc_channel {
     struct event_base *base;
-    struct ssl_ctx_st *tls;
+    struct tls *tls;
     struct grpc_limits limits;
     struct grpc_conns conns;
     struct grpc_conn *now; /* takes new calls; NULL: none does */
     struct resolve *resolve;
-    char *address, *host, *tls_name;
+    char *address, *host;
     char port[8];
 };
 
@@ -35,7 +35,7 @@ void grpc_channel_opts_init(struct grpc_channel_opts *o)
 
 /* ---- dialling ------------------------------------------------------------------------------- */
 
-void channel_dial_end(struct grpc_conn *c)
+void h2_channel_dial_end(struct grpc_conn *c)
 {
     resolve_cancel(c->lookup);
     c->lookup = NULL;
@@ -47,16 +47,13 @@ void channel_dial_end(struct grpc_conn *c)
 /* False: it failed at once. What had been tried before is closed. */
 static bool dial_one(struct grpc_conn *c, const struct addrinfo *a)
 {
-    struct grpc_channel *ch = c->channel;
-    struct bufferevent *bev =
-        ch->tls ? grpc_tls_connect(ch->base, ch->tls, ch->tls_name)
-                : bufferevent_socket_new(ch->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    struct bufferevent *bev = bufferevent_socket_new(c->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         snprintf(c->dial_error, sizeof c->dial_error, "out of memory for a connection");
         return false;
     }
-    conn_set_peer(c, a->ai_addr, (socklen_t)a->ai_addrlen);
-    conn_open(c, bev, ch->tls != NULL);
+    h2_conn_set_peer(c, a->ai_addr, (socklen_t)a->ai_addrlen);
+    h2_conn_open(c, bev, false);
     bool ok = bufferevent_socket_connect(bev, a->ai_addr, (int)a->ai_addrlen) == 0;
     if (!ok)
         snprintf(c->dial_error, sizeof c->dial_error, "%s", strerror(errno));
@@ -65,7 +62,24 @@ static bool dial_one(struct grpc_conn *c, const struct addrinfo *a)
     return ok;
 }
 
-bool channel_dial_next(struct grpc_conn *c)
+/* A bufferevent of its own for TLS: OpenSSL's would not say why a connect() failed. */
+bool h2_channel_encrypt(struct grpc_conn *c)
+{
+    struct grpc_channel *ch = c->channel;
+    int fd = bufferevent_getfd(c->bev);
+    if (!ch->tls || c->is_tls)
+        return false;
+    struct bufferevent *bev = grpc_tls_connect(c->base, ch->tls, ch->host, fd);
+    if (!bev) {
+        h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
+        return true;
+    }
+    (void)bufferevent_setfd(c->bev, -1);
+    h2_conn_open(c, bev, true);
+    return true;
+}
+
+bool h2_channel_dial_next(struct grpc_conn *c)
 {
     bool ok = false;
     while (c->addrs_left && !ok) {
@@ -79,29 +93,29 @@ bool channel_dial_next(struct grpc_conn *c)
 static void dial_all(struct grpc_conn *c)
 {
     char text[320];
-    if (channel_dial_next(c))
+    if (h2_channel_dial_next(c))
         return;
     snprintf(text, sizeof text, "cannot connect to %s: %s", c->channel->address, c->dial_error);
-    grpc_conn_close(c, GRPC_UNAVAILABLE, text);
+    h2_conn_close(c, GRPC_UNAVAILABLE, text);
 }
 
 static void on_resolved(const char *error, struct addrinfo *list, void *arg)
 {
     struct grpc_conn *c = arg;
     char text[320];
-    conn_enter(c);
+    h2_conn_enter(c);
     c->lookup = NULL;
     c->addrs = c->addrs_left = list;
     if (error) {
         snprintf(text, sizeof text, "cannot resolve %s: %s", c->channel->host, error);
-        grpc_conn_close(c, GRPC_UNAVAILABLE, text);
+        h2_conn_close(c, GRPC_UNAVAILABLE, text);
     } else {
         dial_all(c);
     }
-    conn_leave(c);
+    h2_conn_leave(c);
 }
 
-void channel_dial(struct grpc_conn *c)
+void h2_channel_dial(struct grpc_conn *c)
 {
     struct grpc_channel *ch = c->channel;
     struct addrinfo literal = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
@@ -114,19 +128,19 @@ void channel_dial(struct grpc_conn *c)
     if (!ch->resolve)
         ch->resolve = resolve_new(ch->base);
     if (!ch->resolve || !(c->lookup = resolve_start(ch->resolve, ch->host, ch->port, on_resolved, c)))
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a resolver");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a resolver");
 }
 
 /* ---- what connections say --------------------------------------------------------------------- */
 
-void channel_forget(struct grpc_channel *ch, struct grpc_conn *c)
+void h2_channel_forget(struct grpc_channel *ch, struct grpc_conn *c)
 {
     TAILQ_REMOVE(&ch->conns, c, entry);
     if (ch->now == c)
         ch->now = NULL;
 }
 
-void channel_calm(struct grpc_channel *ch)
+void h2_channel_calm(struct grpc_channel *ch)
 {
     struct grpc_conn *c;
     uint32_t ms = ch->limits.ping_interval_ms;
@@ -170,10 +184,9 @@ enum lq_err grpc_channel_new(struct event_base *base, const char *address, const
                                       .ping_timeout_ms = o->ping_timeout_ms,
                                       .hello_timeout_ms = o->connect_timeout_ms,
                                       .idle_timeout_ms = o->idle_timeout_ms};
-    if (o->tls)
-        grpc_tls_ctx_ref(ch->tls = o->tls);
+    ch->tls = o->tls;
     enum lq_err rc = split(ch, address, fault);
-    if (!rc && (!(ch->address = strdup(address)) || !(ch->tls_name = strdup(o->tls_name ? o->tls_name : ch->host))))
+    if (!rc && !(ch->address = strdup(address)))
         rc = lq_fail(fault, LQ_NOMEM, "out of memory for a channel");
     if (rc)
         grpc_channel_free(ch);
@@ -193,12 +206,10 @@ void grpc_channel_free(struct grpc_channel *ch)
     if (!ch)
         return;
     while ((c = TAILQ_FIRST(&ch->conns)))
-        grpc_conn_close(c, GRPC_CANCELLED, "the channel was closed");
+        h2_conn_close(c, GRPC_CANCELLED, "the channel was closed");
     resolve_free(ch->resolve);
-    grpc_tls_ctx_unref(ch->tls);
     free(ch->address);
     free(ch->host);
-    free(ch->tls_name);
     free(ch);
 }
 
@@ -210,7 +221,7 @@ static struct grpc_conn *conn_of(struct grpc_channel *ch)
     struct grpc_conn *c = ch->now;
     if (c && !c->going && !c->dying && nghttp2_session_check_request_allowed(c->h2))
         return c;
-    c = conn_new(ch->base, true, &ch->limits);
+    c = h2_conn_new(ch->base, true, &ch->limits);
     if (!c)
         return NULL;
     snprintf(c->peer, sizeof c->peer, "%s", ch->address);
@@ -264,10 +275,10 @@ enum lq_err grpc_call(struct grpc_channel *ch, const struct grpc_call_opts *o, c
     if (o->path[0] != '/' || o->metadata_n > METADATA_MAX || !add_metadata(nv, &n, o))
         return lq_fail(fault, LQ_USAGE, "a path or metadata that no call can have");
     struct grpc_conn *c = conn_of(ch);
-    struct grpc_stream *s = c ? stream_new(c) : NULL;
-    if (!s || !stream_request(s, nv, n)) {
+    struct grpc_stream *s = c ? h2_stream_new(c) : NULL;
+    if (!s || !h2_stream_request(s, nv, n)) {
         if (s)
-            stream_free(s);
+            h2_stream_free(s);
         return lq_fail(fault, LQ_NOMEM, "out of memory for a call");
     }
     s->held = true;
@@ -275,8 +286,8 @@ enum lq_err grpc_call(struct grpc_channel *ch, const struct grpc_call_opts *o, c
         s->cb = *cb;
     s->arg = arg;
     if (o->deadline_ms)
-        stream_set_deadline(s, clock_us() + (uint64_t)o->deadline_ms * 1000);
-    conn_kick(c);
+        h2_stream_set_deadline(s, clock_us() + (uint64_t)o->deadline_ms * 1000);
+    h2_conn_kick(c);
     *out = s;
     return LQ_OK;
 }
@@ -314,7 +325,7 @@ static void on_unary_closed(struct grpc_stream *s, const struct grpc_end *end, v
     u->on_done(&e, e.code == GRPC_OK ? u->p : NULL, e.code == GRPC_OK ? u->n : 0, u->arg);
 }
 
-void unary_free(struct unary *u)
+void h2_unary_free(struct unary *u)
 {
     if (u)
         free(u->p);
@@ -333,7 +344,7 @@ enum lq_err grpc_unary(struct grpc_channel *ch, const struct grpc_call_opts *o, 
     u->arg = arg;
     enum lq_err rc = grpc_call(ch, o, &cb, u, &s, fault);
     if (rc) {
-        unary_free(u);
+        h2_unary_free(u);
         return rc;
     }
     s->unary = u;

@@ -32,7 +32,7 @@ static void conn_free(struct grpc_conn *c)
 {
     struct grpc_stream *s;
     while ((s = TAILQ_FIRST(&c->streams)))
-        stream_free(s);
+        h2_stream_free(s);
     if (c->h2)
         nghttp2_session_del(c->h2);
     if (c->timer)
@@ -42,28 +42,28 @@ static void conn_free(struct grpc_conn *c)
     free(c);
 }
 
-void conn_enter(struct grpc_conn *c)
+void h2_conn_enter(struct grpc_conn *c)
 {
     c->busy++;
 }
 
-void conn_leave(struct grpc_conn *c)
+void h2_conn_leave(struct grpc_conn *c)
 {
     if (--c->busy == 0 && c->dead)
         conn_free(c);
 }
 
-void grpc_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text)
+void h2_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text)
 {
     struct grpc_stream *s;
     if (c->dead)
         return;
-    conn_enter(c);
+    h2_conn_enter(c);
     c->dead = true;
     event_del(c->timer);
     event_del(c->kick);
     if (c->is_client)
-        channel_dial_end(c);
+        h2_channel_dial_end(c);
     if (c->bev) {
         if (c->connected && c->is_tls)
             grpc_tls_goodbye(c->bev);
@@ -72,17 +72,17 @@ void grpc_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text)
         c->bev = NULL;
     }
     if (c->server)
-        server_forget(c->server, c);
+        h2_server_forget(c->server, c);
     if (c->channel)
-        channel_forget(c->channel, c);
+        h2_channel_forget(c->channel, c);
     c->server = NULL;
     c->channel = NULL;
     TAILQ_FOREACH(s, &c->streams, entry) /* none leaves the list before conn_free() */
-    stream_closed(s, code, true, text);
-    conn_leave(c);
+    h2_stream_closed(s, code, true, text);
+    h2_conn_leave(c);
 }
 
-void conn_kick(struct grpc_conn *c)
+void h2_conn_kick(struct grpc_conn *c)
 {
     if (!c->dead)
         event_active(c->kick, 0, 0);
@@ -113,7 +113,7 @@ static void arm_at(struct grpc_conn *c, uint64_t us)
     (void)evtimer_add(c->timer, &tv); /* fails for want of memory only when it was never pending */
 }
 
-void conn_arm(struct grpc_conn *c)
+void h2_conn_arm(struct grpc_conn *c)
 {
     if (!c->dead && !c->dying)
         arm_at(c, next_us(c));
@@ -126,7 +126,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     char text[120];
     uint64_t now = clock_us();
     if (c->dying) {
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
         return;
     }
     if (c->ping_us && c->heard_us > c->ping_us)
@@ -135,23 +135,23 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         if (!c->up) {
             snprintf(text, sizeof text, "no %s within %u ms", c->connected ? "HTTP/2" : "connection",
                      c->limits.hello_timeout_ms);
-            grpc_conn_close(c, GRPC_UNAVAILABLE, text);
+            h2_conn_close(c, GRPC_UNAVAILABLE, text);
             return;
         }
         if (c->streams_n == 0) {
-            conn_drain(c);
+            h2_conn_drain(c);
             return;
         }
         if (c->ping_us) {
             snprintf(text, sizeof text, "no answer to a PING within %u ms", c->limits.ping_timeout_ms);
-            grpc_conn_close(c, GRPC_UNAVAILABLE, text);
+            h2_conn_close(c, GRPC_UNAVAILABLE, text);
             return;
         }
         c->ping_us = now;
         if (nghttp2_submit_ping(c->h2, NGHTTP2_FLAG_NONE, NULL) == 0)
-            conn_kick(c);
+            h2_conn_kick(c);
     }
-    conn_arm(c);
+    h2_conn_arm(c);
 }
 
 /* ---- out --------------------------------------------------------------------------------- */
@@ -165,7 +165,7 @@ static void die(struct grpc_conn *c)
     (void)bufferevent_disable(c->bev, EV_READ);
     bufferevent_setwatermark(c->bev, EV_WRITE, 0, 0);
     if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0)
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
     else
         arm_at(c, after_ms(clock_us(), GOODBYE_MS));
 }
@@ -180,7 +180,8 @@ static void flush(struct grpc_conn *c)
     while (evbuffer_get_length(out) < OUT_HIGH_BYTES && (n = nghttp2_session_mem_send(c->h2, &p)) > 0) {
         if (c->dead)
             return;
-        if (bufferevent_write(c->bev, p, (size_t)n) != 0)
+        /* The second sees to what the first does not tell: that it had no memory to be woken up. */
+        if (bufferevent_write(c->bev, p, (size_t)n) != 0 || bufferevent_enable(c->bev, EV_WRITE) != 0)
             n = NGHTTP2_ERR_NOMEM;
         if (n < 0)
             break;
@@ -188,7 +189,7 @@ static void flush(struct grpc_conn *c)
     if (c->dead)
         return;
     if (n < 0) {
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
         return;
     }
     bool full = evbuffer_get_length(out) >= OUT_HIGH_BYTES;
@@ -203,18 +204,18 @@ static void flush(struct grpc_conn *c)
         die(c);
 }
 
-void conn_drain(struct grpc_conn *c)
+void h2_conn_drain(struct grpc_conn *c)
 {
     if (c->dead || c->going)
         return;
     if (!c->up) {
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
         return;
     }
     c->going = true;
     (void)nghttp2_submit_goaway(c->h2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(c->h2),
                                 NGHTTP2_NO_ERROR, NULL, 0);
-    conn_kick(c);
+    h2_conn_kick(c);
 }
 
 /* ---- doors ---------------------------------------------------------------------------------- */
@@ -224,7 +225,7 @@ static void on_read(struct bufferevent *bev, void *arg)
     struct grpc_conn *c = arg;
     struct evbuffer *in = bufferevent_get_input(bev);
     ssize_t used = 0;
-    conn_enter(c);
+    h2_conn_enter(c);
     c->heard_us = clock_us();
     while (!c->dead && !c->dying && evbuffer_get_length(in) > 0) {
         struct evbuffer_iovec v;
@@ -239,75 +240,78 @@ static void on_read(struct bufferevent *bev, void *arg)
         flush(c); /* a GOAWAY that says what was wrong */
         die(c);
     }
-    conn_leave(c);
+    h2_conn_leave(c);
 }
 
 static void on_write(struct bufferevent *bev, void *arg)
 {
     struct grpc_conn *c = arg;
-    conn_enter(c);
+    h2_conn_enter(c);
+    if (c->paused)
+        c->heard_us = clock_us(); /* it is not read, but takes what we send: alive */
     if (!c->dying)
         flush(c);
     else if (evbuffer_get_length(bufferevent_get_output(bev)) == 0)
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
-    conn_leave(c);
+        h2_conn_close(c, GRPC_UNAVAILABLE, "connection closed");
+    h2_conn_leave(c);
 }
 
 static void on_kick(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct grpc_conn *c = arg;
-    conn_enter(c);
+    h2_conn_enter(c);
     if (c->is_client && !c->bev && !c->lookup)
-        channel_dial(c);
+        h2_channel_dial(c);
     flush(c);
-    conn_leave(c);
+    h2_conn_leave(c);
 }
 
 static void connected(struct grpc_conn *c)
 {
     int one = 1;
+    (void)setsockopt(bufferevent_getfd(c->bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (c->is_client && h2_channel_encrypt(c))
+        return;
     c->connected = true;
     c->heard_us = clock_us();
-    (void)setsockopt(bufferevent_getfd(c->bev), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (c->is_client)
-        channel_dial_end(c);
+        h2_channel_dial_end(c);
     if (c->is_tls && !grpc_tls_is_h2(c->bev))
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "TLS: the peer does not speak HTTP/2 (ALPN h2)");
     else if (bufferevent_enable(c->bev, EV_READ | EV_WRITE) != 0)
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
     else
-        conn_kick(c);
+        h2_conn_kick(c);
 }
 
 /* It failed while it was being made: another address may do. */
 static void not_connected(struct grpc_conn *c, short what, int error)
 {
-    bool by_socket = (what & BEV_EVENT_ERROR) && error;
-    if (c->is_tls && !by_socket)
-        (void)grpc_tls_error(c->bev, c->dial_error, sizeof c->dial_error);
+    if (c->is_tls)
+        grpc_tls_why(c->bev, what & BEV_EVENT_ERROR ? error : 0, c->dial_error, sizeof c->dial_error);
     else
         snprintf(c->dial_error, sizeof c->dial_error, "%s",
-                 by_socket ? evutil_socket_error_to_string(error) : "connection closed");
-    if (!c->is_client || !channel_dial_next(c))
-        grpc_conn_close(c, GRPC_UNAVAILABLE, c->dial_error);
+                 what & BEV_EVENT_ERROR && error ? evutil_socket_error_to_string(error) : "connection closed");
+    if (!c->is_client || !h2_channel_dial_next(c))
+        h2_conn_close(c, GRPC_UNAVAILABLE, c->dial_error);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     struct grpc_conn *c = arg;
     int error = EVUTIL_SOCKET_ERROR();
-    conn_enter(c);
+    h2_conn_enter(c);
     if (what & BEV_EVENT_CONNECTED) {
         connected(c);
     } else if (!c->connected) {
         not_connected(c, what, error);
     } else {
         on_read(bev, c); /* what the peer said before it left */
-        grpc_conn_close(c, GRPC_UNAVAILABLE,
-                   what & BEV_EVENT_ERROR && error ? evutil_socket_error_to_string(error) : "connection closed");
+        h2_conn_close(c, GRPC_UNAVAILABLE,
+                      what & BEV_EVENT_ERROR && error ? evutil_socket_error_to_string(error) : "connection closed");
     }
-    conn_leave(c);
+    h2_conn_leave(c);
 }
 
 /* ---- nghttp2's doors ------------------------------------------------------------------------ */
@@ -332,7 +336,7 @@ static bool is_rationed(const struct grpc_conn *c, const nghttp2_frame_hd *hd)
     case NGHTTP2_PING:
         return !(hd->flags & NGHTTP2_FLAG_ACK) || !c->ping_us;
     default:
-        return true; /* SETTINGS, PRIORITY, CONTINUATION, GOAWAY, what nobody knows */
+        return true; /* SETTINGS, PRIORITY, CONTINUATION, GOAWAY; nghttp2 skips what nobody knows */
     }
 }
 
@@ -361,11 +365,11 @@ static int on_begin_headers(nghttp2_session *h2, const nghttp2_frame *frame, voi
     struct grpc_conn *c = arg;
     if (c->is_client || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
         return 0;
-    struct grpc_stream *s = stream_new(c);
+    struct grpc_stream *s = h2_stream_new(c);
     if (!s)
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     s->id = frame->hd.stream_id;
-    stream_set_deadline(s, after_ms(clock_us(), c->limits.hello_timeout_ms));
+    h2_stream_set_deadline(s, after_ms(clock_us(), c->limits.hello_timeout_ms));
     return nghttp2_session_set_stream_user_data(h2, s->id, s) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
 }
 
@@ -374,7 +378,7 @@ static int on_header(nghttp2_session *h2, const nghttp2_frame *frame, const uint
 {
     (void)flags, (void)arg;
     struct grpc_stream *s = find(h2, frame->hd.stream_id);
-    bool ok = !s || stream_header(s, (const char *)name, name_n, (const char *)value, value_n);
+    bool ok = !s || h2_stream_header(s, (const char *)name, name_n, (const char *)value, value_n);
     return ok ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 }
 
@@ -384,16 +388,16 @@ static int on_data(nghttp2_session *h2, uint8_t flags, int32_t id, const uint8_t
     struct grpc_conn *c = arg;
     struct grpc_stream *s = find(h2, id);
     if (s)
-        stream_data(s, p, n);
+        h2_stream_data(s, p, n);
     return c->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
 static void got_headers(struct grpc_conn *c, struct grpc_stream *s)
 {
     if (c->is_client)
-        stream_answer(s);
+        h2_stream_answer(s);
     else if (!s->open)
-        stream_open(s);
+        h2_stream_open(s);
 }
 
 static int on_frame(nghttp2_session *h2, const nghttp2_frame *frame, void *arg)
@@ -405,7 +409,7 @@ static int on_frame(nghttp2_session *h2, const nghttp2_frame *frame, void *arg)
         if (!c->up) {
             c->up = true;
             c->idle_us = clock_us();
-            conn_arm(c);
+            h2_conn_arm(c);
         }
         break;
     case NGHTTP2_PING:
@@ -415,7 +419,7 @@ static int on_frame(nghttp2_session *h2, const nghttp2_frame *frame, void *arg)
     case NGHTTP2_GOAWAY:
         c->going = true;
         if (c->channel && frame->goaway.error_code == NGHTTP2_ENHANCE_YOUR_CALM)
-            channel_calm(c->channel);
+            h2_channel_calm(c->channel);
         break;
     case NGHTTP2_HEADERS:
     case NGHTTP2_DATA:
@@ -424,7 +428,7 @@ static int on_frame(nghttp2_session *h2, const nghttp2_frame *frame, void *arg)
         if (frame->hd.type == NGHTTP2_HEADERS)
             got_headers(c, s);
         if (!c->dead && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
-            stream_half_closed(s);
+            h2_stream_half_closed(s);
         break;
     default:
         break;
@@ -448,7 +452,7 @@ static int on_not_sent(nghttp2_session *h2, const nghttp2_frame *frame, int erro
     struct grpc_conn *c = arg;
     struct grpc_stream *s = frame->hd.type == NGHTTP2_HEADERS ? find(h2, frame->hd.stream_id) : NULL;
     if (s && c->is_client)
-        stream_closed(s, GRPC_UNAVAILABLE, true, nghttp2_strerror(error)); /* GOAWAY came before it */
+        h2_stream_closed(s, GRPC_UNAVAILABLE, true, nghttp2_strerror(error)); /* GOAWAY came before it */
     return 0;
 }
 
@@ -461,9 +465,9 @@ static int on_stream_close(nghttp2_session *h2, int32_t id, uint32_t error, void
         return 0;
     (void)nghttp2_session_set_stream_user_data(h2, id, NULL);
     snprintf(text, sizeof text, "the peer reset the call: %s", nghttp2_http2_strerror(error));
-    stream_closed(s, c->is_client ? grpc_code_of_h2(error) : GRPC_CANCELLED, false, text);
+    h2_stream_closed(s, c->is_client ? grpc_code_of_h2(error) : GRPC_CANCELLED, false, text);
     if (!c->dead) /* else conn_free() does */
-        stream_free(s);
+        h2_stream_free(s);
     return c->dead ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
 }
 
@@ -512,7 +516,7 @@ static bool session_new(struct grpc_conn *c)
            nghttp2_session_set_local_window_size(c->h2, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW_BYTES) == 0;
 }
 
-struct grpc_conn *conn_new(struct event_base *base, bool is_client, const struct grpc_limits *limits)
+struct grpc_conn *h2_conn_new(struct event_base *base, bool is_client, const struct grpc_limits *limits)
 {
     struct grpc_conn *c = calloc(1, sizeof *c);
     if (!c)
@@ -526,14 +530,14 @@ struct grpc_conn *conn_new(struct event_base *base, bool is_client, const struct
     c->timer = evtimer_new(base, on_timer, c);
     c->kick = event_new(base, -1, 0, on_kick, c);
     if (c->timer && c->kick && session_new(c)) {
-        conn_arm(c);
+        h2_conn_arm(c);
         return c;
     }
     conn_free(c);
     return NULL;
 }
 
-void conn_open(struct grpc_conn *c, struct bufferevent *bev, bool is_tls)
+void h2_conn_open(struct grpc_conn *c, struct bufferevent *bev, bool is_tls)
 {
     if (c->bev) {
         bufferevent_setcb(c->bev, NULL, NULL, NULL, NULL);
@@ -547,7 +551,7 @@ void conn_open(struct grpc_conn *c, struct bufferevent *bev, bool is_tls)
         connected(c);
 }
 
-void conn_set_peer(struct grpc_conn *c, const struct sockaddr *a, socklen_t a_n)
+void h2_conn_set_peer(struct grpc_conn *c, const struct sockaddr *a, socklen_t a_n)
 {
     char name[INET6_ADDRSTRLEN + 1] = "?";
     unsigned port = 0;

@@ -5,10 +5,10 @@
  *             grpc_conn.c   one HTTP/2 connection: session, keep-alive, rations
  *             grpc_stream.c one call: messages in and out, status, deadline
  *
- * Re-entrance: nghttp2 runs only from the loop (on_read, on_kick), never under a function
- * of grpc.h, which only submit and kick. So callbacks come from the loop alone, and a
- * callback may end anything: connections and their streams are marked dead at once and
- * freed when the last frame on the stack has left them (busy). */
+ * What crosses these files is called h2_... Re-entrance: nghttp2 runs only from the loop (on_read, on_kick), never
+ * under a function of grpc.h, which only submit and kick. So callbacks come from the loop alone, and a callback may
+ * end anything: connections and their streams are marked dead at once and freed when the last frame on the stack has
+ * left them (busy). */
 #ifndef LQ_COMMON_GRPC_IMPL_H
 #define LQ_COMMON_GRPC_IMPL_H
 
@@ -108,70 +108,71 @@ TAILQ_HEAD(grpc_conns, grpc_conn);
 /* ---- grpc_conn.c ---- */
 
 /* A connection without a socket; NULL: out of memory. */
-struct grpc_conn *conn_new(struct event_base *base, bool is_client, const struct grpc_limits *limits);
+struct grpc_conn *h2_conn_new(struct event_base *base, bool is_client, const struct grpc_limits *limits);
 /* Takes bev: accepted, or about to be told to connect. One that c had is freed. */
-void conn_open(struct grpc_conn *c, struct bufferevent *bev, bool is_tls);
-void conn_set_peer(struct grpc_conn *c, const struct sockaddr *a, socklen_t a_n);
+void h2_conn_open(struct grpc_conn *c, struct bufferevent *bev, bool is_tls);
+void h2_conn_set_peer(struct grpc_conn *c, const struct sockaddr *a, socklen_t a_n);
 /* Around everything that may call back: between the two c stays, if only as a shell. */
-void conn_enter(struct grpc_conn *c);
-void conn_leave(struct grpc_conn *c);
+void h2_conn_enter(struct grpc_conn *c);
+void h2_conn_leave(struct grpc_conn *c);
 /* Soon: sends what is submitted. */
-void conn_kick(struct grpc_conn *c);
-void conn_arm(struct grpc_conn *c);
+void h2_conn_kick(struct grpc_conn *c);
+void h2_conn_arm(struct grpc_conn *c);
 /* GOAWAY; closes when its last stream has ended. */
-void conn_drain(struct grpc_conn *c);
+void h2_conn_drain(struct grpc_conn *c);
 /* Closes now. Open streams hear of it: lost, with that code and text. */
-void grpc_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text);
+void h2_conn_close(struct grpc_conn *c, enum grpc_code code, const char *text);
 
 /* ---- grpc_stream.c ---- */
 
-struct grpc_stream *stream_new(struct grpc_conn *c); /* in c's list */
-void stream_free(struct grpc_stream *s);
-void stream_set_deadline(struct grpc_stream *s, uint64_t us);
+struct grpc_stream *h2_stream_new(struct grpc_conn *c); /* in c's list */
+void h2_stream_free(struct grpc_stream *s);
+void h2_stream_set_deadline(struct grpc_stream *s, uint64_t us);
 /* Its end reaches the owner, if it holds it still. */
-void stream_closed(struct grpc_stream *s, enum grpc_code code, bool lost, const char *text);
+void h2_stream_closed(struct grpc_stream *s, enum grpc_code code, bool lost, const char *text);
 /* Ends it on our side's account: the peer is told, then the owner. */
-void stream_fail(struct grpc_stream *s, enum grpc_code code, const char *fmt, ...) LQ_PRINTF(3, 4);
+void h2_stream_fail(struct grpc_stream *s, enum grpc_code code, const char *fmt, ...) LQ_PRINTF(3, 4);
 /* False: out of memory. */
-bool stream_header(struct grpc_stream *s, const char *name, size_t name_n, const char *value, size_t value_n);
-void stream_data(struct grpc_stream *s, const uint8_t *p, size_t n);
-void stream_half_closed(struct grpc_stream *s);
+bool h2_stream_header(struct grpc_stream *s, const char *name, size_t name_n, const char *value, size_t value_n);
+void h2_stream_data(struct grpc_stream *s, const uint8_t *p, size_t n);
+void h2_stream_half_closed(struct grpc_stream *s);
 /* Server: the request's head is whole. */
-void stream_open(struct grpc_stream *s);
+void h2_stream_open(struct grpc_stream *s);
 /* Client: a block of the answer's headers is whole. */
-void stream_answer(struct grpc_stream *s);
+void h2_stream_answer(struct grpc_stream *s);
 /* Client: sends the request's head. */
-bool stream_request(struct grpc_stream *s, const nghttp2_nv *nv, size_t nv_n);
+bool h2_stream_request(struct grpc_stream *s, const nghttp2_nv *nv, size_t nv_n);
 
 /* ---- grpc_server.c ---- */
 
 /* NULL: no such method. arg: for its callbacks. */
-const struct grpc_method *server_method(const struct grpc_server *s, const char *path, void **arg);
-void server_forget(struct grpc_server *s, struct grpc_conn *c);
-void server_count_streams(struct grpc_server *s, int more);
+const struct grpc_method *h2_server_method(const struct grpc_server *s, const char *path, void **arg);
+/* A connected socket becomes a connection of s. False: out of memory, and closed. */
+bool h2_server_take(struct grpc_server *s, int fd, const struct sockaddr *a, socklen_t a_n);
+void h2_server_forget(struct grpc_server *s, struct grpc_conn *c);
+void h2_server_count_streams(struct grpc_server *s, int more);
 
 /* ---- grpc_channel.c ---- */
 
-void channel_dial(struct grpc_conn *c);
+void h2_channel_dial(struct grpc_conn *c);
 /* That address did not answer: the next. False: there is none; c->dial_error says why. */
-bool channel_dial_next(struct grpc_conn *c);
-void channel_dial_end(struct grpc_conn *c);
-void channel_forget(struct grpc_channel *ch, struct grpc_conn *c);
-void unary_free(struct unary *u);           /* NULL is fine */
-void channel_calm(struct grpc_channel *ch); /* the server finds our PINGs too many */
+bool h2_channel_dial_next(struct grpc_conn *c);
+/* TCP is there. True: c goes on to TLS, or is closed. */
+bool h2_channel_encrypt(struct grpc_conn *c);
+void h2_channel_dial_end(struct grpc_conn *c);
+void h2_channel_forget(struct grpc_channel *ch, struct grpc_conn *c);
+void h2_unary_free(struct unary *u);           /* NULL is fine */
+void h2_channel_calm(struct grpc_channel *ch); /* the server finds our PINGs too many */
 
 /* ---- grpc_tls.c ---- */
 
-void grpc_tls_choose_h2(struct ssl_ctx_st *ctx); /* a server's: ALPN h2 or nothing */
-/* NULL: out of memory, or name is none. */
-struct bufferevent *grpc_tls_accept(struct event_base *base, struct ssl_ctx_st *ctx, int fd);
-struct bufferevent *grpc_tls_connect(struct event_base *base, struct ssl_ctx_st *ctx, const char *name);
+/* NULL: out of memory. Takes fd on success only. */
+struct bufferevent *grpc_tls_accept(struct event_base *base, struct tls *tls, int fd);
+struct bufferevent *grpc_tls_connect(struct event_base *base, struct tls *tls, const char *host, int fd);
 bool grpc_tls_is_h2(struct bufferevent *bev);
-/* Why a handshake failed, into buf; buf. */
-const char *grpc_tls_error(struct bufferevent *bev, char *buf, size_t buf_n);
+/* Why a connection failed, into buf. */
+void grpc_tls_why(struct bufferevent *bev, int error, char *buf, size_t buf_n);
 void grpc_tls_goodbye(struct bufferevent *bev); /* close_notify, as far as the socket takes it */
-void grpc_tls_ctx_ref(struct ssl_ctx_st *ctx);
-void grpc_tls_ctx_unref(struct ssl_ctx_st *ctx); /* NULL is fine */
 
 /* ---- grpc_text.c ---- */
 

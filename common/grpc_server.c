@@ -15,7 +15,7 @@ enum { BACKLOG = 1024, PAUSE_MS = 100, LOG_INTERVAL_US = 10 * 1000000 };
 
 struct grpc_server {
     struct event_base *base;
-    struct ssl_ctx_st *tls;
+    struct tls *tls;
     struct grpc_limits limits;
     const struct grpc_method *methods;
     size_t methods_n;
@@ -43,7 +43,7 @@ void grpc_server_opts_init(struct grpc_server_opts *o)
 
 /* ---- what connections and streams ask ----------------------------------------------------- */
 
-const struct grpc_method *server_method(const struct grpc_server *s, const char *path, void **arg)
+const struct grpc_method *h2_server_method(const struct grpc_server *s, const char *path, void **arg)
 {
     for (size_t i = 0; i < s->methods_n; i++)
         if (strcmp(s->methods[i].path, path) == 0) {
@@ -53,7 +53,7 @@ const struct grpc_method *server_method(const struct grpc_server *s, const char 
     return NULL;
 }
 
-void server_forget(struct grpc_server *s, struct grpc_conn *c)
+void h2_server_forget(struct grpc_server *s, struct grpc_conn *c)
 {
     TAILQ_REMOVE(&s->conns, c, entry);
     s->streams_n -= c->streams_n; /* what they say of themselves later finds no server */
@@ -61,37 +61,44 @@ void server_forget(struct grpc_server *s, struct grpc_conn *c)
         (void)evconnlistener_enable(s->listener);
 }
 
-void server_count_streams(struct grpc_server *s, int more)
+void h2_server_count_streams(struct grpc_server *s, int more)
 {
     s->streams_n += (size_t)more;
 }
 
 /* ---- accept -------------------------------------------------------------------------------- */
 
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *a, int a_n, void *arg)
+bool h2_server_take(struct grpc_server *s, int fd, const struct sockaddr *a, socklen_t a_n)
 {
-    struct grpc_server *s = arg;
     unsigned long long held;
-    struct grpc_conn *c = conn_new(s->base, false, &s->limits);
-    struct bufferevent *bev =
-        !c       ? NULL
-        : s->tls ? grpc_tls_accept(s->base, s->tls, (int)fd)
-                 : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    struct grpc_conn *c = h2_conn_new(s->base, false, &s->limits);
+    struct bufferevent *bev = NULL;
+    if (c)
+        bev = s->tls ? grpc_tls_accept(s->base, s->tls, fd)
+                     : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (!bev) {
         if (c)
-            grpc_conn_close(c, GRPC_UNAVAILABLE, "out of memory");
-        (void)close((int)fd);
-        return;
+            h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory");
+        (void)close(fd);
+        return false;
     }
     c->server = s;
     TAILQ_INSERT_TAIL(&s->conns, c, entry);
     if (++s->conns_n == s->conns_max) {
         if (log_limit_pass(&s->full_log, LOG_INTERVAL_US, &held))
             log_warn("grpc_connections_full n=%zu before=%llu", s->conns_n, held);
-        (void)evconnlistener_disable(listener); /* the rest waits in the backlog */
+        (void)evconnlistener_disable(s->listener); /* the rest waits in the backlog */
     }
-    conn_set_peer(c, a, (socklen_t)a_n);
-    conn_open(c, bev, s->tls != NULL);
+    if (a)
+        h2_conn_set_peer(c, a, a_n);
+    h2_conn_open(c, bev, s->tls != NULL);
+    return true;
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *a, int a_n, void *arg)
+{
+    (void)listener;
+    (void)h2_server_take(arg, (int)fd, a, (socklen_t)a_n); /* out of memory costs this connection */
 }
 
 /* Out of descriptors, mostly: accepting again at once would spin. */
@@ -177,10 +184,7 @@ enum lq_err grpc_server_new(struct event_base *base, const struct grpc_server_op
                                      .ping_timeout_ms = o->ping_timeout_ms,
                                      .hello_timeout_ms = o->hello_timeout_ms,
                                      .idle_timeout_ms = o->idle_timeout_ms};
-    if (o->tls) {
-        grpc_tls_ctx_ref(s->tls = o->tls);
-        grpc_tls_choose_h2(s->tls);
-    }
+    s->tls = o->tls;
     enum lq_err rc = LQ_OK;
     int fd = bind_tcp(s, o->host, o->port, fault);
     if (fd < 0) {
@@ -235,7 +239,7 @@ void grpc_server_drain(struct grpc_server *s)
     for (c = TAILQ_FIRST(&s->conns); c;
          c = next) { /* those that are not up yet leave the list; they have no streams */
         next = TAILQ_NEXT(c, entry);
-        conn_drain(c);
+        h2_conn_drain(c);
     }
 }
 
@@ -246,9 +250,8 @@ void grpc_server_free(struct grpc_server *s)
         return;
     stop_listening(s);
     while ((c = TAILQ_FIRST(&s->conns))) /* a callback may open nothing new here */
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "the server stops");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "the server stops");
     if (s->resume)
         event_free(s->resume);
-    grpc_tls_ctx_unref(s->tls);
     free(s);
 }

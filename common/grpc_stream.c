@@ -1,9 +1,9 @@
 /* grpc_stream: one call. Messages are five bytes (flag, length) and their bytes, cut into
  * DATA frames anywhere; a server ends with trailers, a client by END_STREAM.
  *
- *   server: stream_new -> headers -> stream_open -> data* -> stream_half_closed
+ *   server: h2_stream_new -> headers -> h2_stream_open -> data* -> h2_stream_half_closed
  *           answer:  [head] message* trailers          (no message: all in one head)
- *   client: stream_new, stream_request -> stream_answer -> data* -> stream_answer (trailers) */
+ *   client: h2_stream_new, h2_stream_request -> h2_stream_answer -> data* -> h2_stream_answer (trailers) */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ enum {
 
 static void on_timer(evutil_socket_t fd, short what, void *arg);
 
-struct grpc_stream *stream_new(struct grpc_conn *c)
+struct grpc_stream *h2_stream_new(struct grpc_conn *c)
 {
     struct grpc_stream *s = calloc(1, sizeof *s);
     if (!s)
@@ -47,13 +47,13 @@ struct grpc_stream *stream_new(struct grpc_conn *c)
     TAILQ_INSERT_TAIL(&c->streams, s, entry);
     c->streams_n++;
     if (c->server)
-        server_count_streams(c->server, 1);
+        h2_server_count_streams(c->server, 1);
     if (!s->timer || !s->headers || !s->out) {
-        stream_free(s);
+        h2_stream_free(s);
         return NULL;
     }
     if (c->streams_n == 1)
-        conn_arm(c); /* from idle to PING */
+        h2_conn_arm(c); /* from idle to PING */
     return s;
 }
 
@@ -65,18 +65,18 @@ static void message_drop(struct grpc_stream *s)
     s->message_cap = s->message_have = 0;
 }
 
-void stream_free(struct grpc_stream *s)
+void h2_stream_free(struct grpc_stream *s)
 {
     struct grpc_conn *c = s->conn;
     TAILQ_REMOVE(&c->streams, s, entry);
     if (--c->streams_n == 0 && !c->dead) {
         c->idle_us = clock_us();
         c->ping_us = 0;
-        conn_arm(c);
-        conn_kick(c); /* one that is going may close now */
+        h2_conn_arm(c);
+        h2_conn_kick(c); /* one that is going may close now */
     }
     if (c->server)
-        server_count_streams(c->server, -1);
+        h2_server_count_streams(c->server, -1);
     message_drop(s);
     if (s->timer)
         event_free(s->timer);
@@ -85,11 +85,11 @@ void stream_free(struct grpc_stream *s)
     http_headers_free(s->headers);
     free(s->path);
     free(s->text);
-    unary_free(s->unary);
+    h2_unary_free(s->unary);
     free(s);
 }
 
-void stream_set_deadline(struct grpc_stream *s, uint64_t us)
+void h2_stream_set_deadline(struct grpc_stream *s, uint64_t us)
 {
     uint64_t now = clock_us(), wait = us > now ? us - now : 0;
     struct timeval tv = {.tv_sec = (time_t)(wait / 1000000), .tv_usec = (suseconds_t)(wait % 1000000)};
@@ -103,7 +103,7 @@ static void no_deadline(struct grpc_stream *s)
     event_del(s->timer);
 }
 
-void stream_closed(struct grpc_stream *s, enum grpc_code code, bool lost, const char *text)
+void h2_stream_closed(struct grpc_stream *s, enum grpc_code code, bool lost, const char *text)
 {
     struct grpc_end end = {.code = code, .lost = lost, .text = text ? text : ""};
     if (!s->held)
@@ -121,7 +121,7 @@ static void reset(struct grpc_stream *s, uint32_t error)
     s->last = true;
     evbuffer_drain(s->out, evbuffer_get_length(s->out));
     if (!c->dead && nghttp2_submit_rst_stream(c->h2, NGHTTP2_FLAG_NONE, s->id, error) == 0)
-        conn_kick(c);
+        h2_conn_kick(c);
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
@@ -129,18 +129,18 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     struct grpc_stream *s = arg;
     struct grpc_conn *c = s->conn;
-    conn_enter(c);
+    h2_conn_enter(c);
     if (s->over) {
-        reset(s, NGHTTP2_CANCEL);
-        stream_closed(s, GRPC_RESOURCE_EXHAUSTED, false, "the peer does not read: too much is queued for it");
+        reset(s, NGHTTP2_ENHANCE_YOUR_CALM);
+        h2_stream_closed(s, GRPC_RESOURCE_EXHAUSTED, false, "the peer does not read: too much is queued for it");
     } else if (!c->is_client && !s->open) {
-        grpc_conn_close(c, GRPC_UNAVAILABLE, "half a request");
+        h2_conn_close(c, GRPC_UNAVAILABLE, "half a request");
     } else if (s->held) {
-        stream_fail(s, GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
+        h2_stream_fail(s, GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
     } else {
         reset(s, NGHTTP2_CANCEL); /* an answer that nobody reads */
     }
-    conn_leave(c);
+    h2_conn_leave(c);
 }
 
 /* ---- out ---------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ static void wake(struct grpc_stream *s)
         s->parked = false;
         (void)nghttp2_session_resume_data(s->conn->h2, s->id);
     }
-    conn_kick(s->conn);
+    h2_conn_kick(s->conn);
 }
 
 /* A server's end: the status is queued behind what is queued already. */
@@ -195,7 +195,7 @@ static void end_with(struct grpc_stream *s, int http_status, enum grpc_code code
     s->code = code;
     free(s->text);
     s->text = text && text[0] ? strndup(text, GRPC_TEXT_BYTES_MAX) : NULL;
-    stream_set_deadline(s, clock_us() + UNREAD_MS * UINT64_C(1000));
+    h2_stream_set_deadline(s, clock_us() + UNREAD_MS * UINT64_C(1000));
     bool only = evbuffer_get_length(s->out) == 0;
     if (!s->answered && submit_head(s, http_status, only, !only) != 0)
         reset(s, NGHTTP2_INTERNAL_ERROR);
@@ -248,8 +248,8 @@ bool grpc_stream_send(struct grpc_stream *s, const uint8_t *p, size_t n)
     assert(!s->last);
     if (s->over)
         return false;
-    if (!p || evbuffer_get_length(s->out) + n > GRPC_QUEUED_BYTES_MAX || evbuffer_add(s->out, prefix, sizeof prefix) != 0 ||
-        evbuffer_add(s->out, p, n) != 0) {
+    if (!p || evbuffer_get_length(s->out) + n > GRPC_QUEUED_BYTES_MAX ||
+        evbuffer_add(s->out, prefix, sizeof prefix) != 0 || evbuffer_add(s->out, p, n) != 0) {
         s->over = true;
         event_active(s->timer, 0, 0);
         return false;
@@ -268,7 +268,10 @@ void grpc_stream_finish(struct grpc_stream *s, enum grpc_code code, const char *
 {
     assert(s->held && !s->conn->is_client);
     s->held = false;
-    end_with(s, 200, code, text);
+    if (s->over) /* something of what was sent is not there: it cannot end well */
+        reset(s, NGHTTP2_ENHANCE_YOUR_CALM);
+    else
+        end_with(s, 200, code, text);
 }
 
 void grpc_stream_reply(struct grpc_stream *s, const uint8_t *p, size_t n)
@@ -312,7 +315,7 @@ const char *grpc_stream_metadata(const struct grpc_stream *s, const char *name)
     return http_headers_get(s->headers, name);
 }
 
-void stream_fail(struct grpc_stream *s, enum grpc_code code, const char *fmt, ...)
+void h2_stream_fail(struct grpc_stream *s, enum grpc_code code, const char *fmt, ...)
 {
     char text[256];
     va_list ap;
@@ -323,7 +326,7 @@ void stream_fail(struct grpc_stream *s, enum grpc_code code, const char *fmt, ..
         reset(s, NGHTTP2_CANCEL);
     else
         end_with(s, 200, code, text);
-    stream_closed(s, code, false, text);
+    h2_stream_closed(s, code, false, text);
 }
 
 /* ---- in: messages -------------------------------------------------------------------------------- */
@@ -367,13 +370,13 @@ static bool prefix_ok(struct grpc_stream *s)
     const uint8_t *b = s->prefix;
     s->message_n = (size_t)b[1] << 24 | (size_t)b[2] << 16 | (size_t)b[3] << 8 | b[4];
     if (b[0] != 0)
-        stream_fail(s, s->conn->is_client ? GRPC_INTERNAL : GRPC_UNIMPLEMENTED,
-                    "a compressed message; nothing but identity was agreed on");
+        h2_stream_fail(s, s->conn->is_client ? GRPC_INTERNAL : GRPC_UNIMPLEMENTED,
+                       "a compressed message; nothing but identity was agreed on");
     else if (s->message_n > s->conn->limits.message_max)
-        stream_fail(s, GRPC_RESOURCE_EXHAUSTED, "message of %zu bytes is over the limit of %u", s->message_n,
-                    s->conn->limits.message_max);
+        h2_stream_fail(s, GRPC_RESOURCE_EXHAUSTED, "message of %zu bytes is over the limit of %u", s->message_n,
+                       s->conn->limits.message_max);
     else if (is_unary(s) && s->messages_n > 0)
-        stream_fail(s, GRPC_INTERNAL, "more than one message in a unary call");
+        h2_stream_fail(s, GRPC_INTERNAL, "more than one message in a unary call");
     else
         return true;
     return false;
@@ -393,7 +396,7 @@ static void deliver(struct grpc_stream *s, const uint8_t *p)
     s->message_have = 0;
 }
 
-void stream_data(struct grpc_stream *s, const uint8_t *p, size_t n)
+void h2_stream_data(struct grpc_stream *s, const uint8_t *p, size_t n)
 {
     static const uint8_t none[1];
     while (hears(s)) {
@@ -412,7 +415,7 @@ void stream_data(struct grpc_stream *s, const uint8_t *p, size_t n)
         size_t want = s->message_n - s->message_have, take = want < n ? want : n;
         if (take < want || s->message_have > 0 || is_unary(s)) { /* else it lies whole where it came */
             if (take > 0 && !message_add(s, p, take)) {
-                stream_fail(s, GRPC_RESOURCE_EXHAUSTED, "too much of too many messages at once");
+                h2_stream_fail(s, GRPC_RESOURCE_EXHAUSTED, "too much of too many messages at once");
                 return;
             }
             if (take < want)
@@ -430,7 +433,7 @@ static void deliver_unary(struct grpc_stream *s)
 {
     static const uint8_t none[1];
     if (s->messages_n == 0) {
-        stream_fail(s, GRPC_INTERNAL, "a unary call without a message");
+        h2_stream_fail(s, GRPC_INTERNAL, "a unary call without a message");
         return;
     }
     s->method->on_request(s, s->message_have ? s->message : none, s->message_have, s->arg);
@@ -445,15 +448,15 @@ static void answer_ended(struct grpc_stream *s)
     if (nghttp2_session_get_stream_local_close(s->conn->h2, s->id) == 0) /* we have more to say: nobody listens */
         reset(s, NGHTTP2_NO_ERROR);
     if (s->status < 0)
-        stream_closed(s, s->http_status == 200 ? GRPC_UNKNOWN : grpc_code_of_http(s->http_status), false,
-                      s->http_status == 200 ? "the answer has no grpc-status" : s->text);
+        h2_stream_closed(s, s->http_status == 200 ? GRPC_UNKNOWN : grpc_code_of_http(s->http_status), false,
+                         s->http_status == 200 ? "the answer has no grpc-status" : s->text);
     else if (s->status == GRPC_OK && s->prefix_n > 0)
-        stream_closed(s, GRPC_INTERNAL, false, "the answer ended inside a message");
+        h2_stream_closed(s, GRPC_INTERNAL, false, "the answer ended inside a message");
     else
-        stream_closed(s, (enum grpc_code)s->status, false, s->text);
+        h2_stream_closed(s, (enum grpc_code)s->status, false, s->text);
 }
 
-void stream_half_closed(struct grpc_stream *s)
+void h2_stream_half_closed(struct grpc_stream *s)
 {
     s->half_closed = true;
     if (s->conn->is_client) {
@@ -463,7 +466,7 @@ void stream_half_closed(struct grpc_stream *s)
     if (!hears(s))
         return;
     if (s->prefix_n > 0)
-        stream_fail(s, GRPC_INTERNAL, "the call ended inside a message");
+        h2_stream_fail(s, GRPC_INTERNAL, "the call ended inside a message");
     else if (is_unary(s))
         deliver_unary(s);
     else if (s->cb.on_half_closed)
@@ -510,7 +513,7 @@ static bool request_header(struct grpc_stream *s, const char *name, size_t name_
     return true;
 }
 
-bool stream_header(struct grpc_stream *s, const char *name, size_t name_n, const char *value, size_t value_n)
+bool h2_stream_header(struct grpc_stream *s, const char *name, size_t name_n, const char *value, size_t value_n)
 {
     s->header_bytes += name_n + value_n + HEADER_LINE_BYTES;
     if (s->header_bytes > HEADER_FLOOD_BYTES)
@@ -551,13 +554,13 @@ static const char *refusal(struct grpc_stream *s, int *http_status, enum grpc_co
         return s->is_post ? "content-type is not application/grpc" : "the method is not POST";
     }
     *code = GRPC_UNIMPLEMENTED;
-    if (!s->path || !s->conn->server || !(s->method = server_method(s->conn->server, s->path, &s->arg)))
+    if (!s->path || !s->conn->server || !(s->method = h2_server_method(s->conn->server, s->path, &s->arg)))
         return "unknown method";
     *code = GRPC_INVALID_ARGUMENT;
     return !timeout || grpc_timeout_parse(timeout, timeout_us) ? NULL : "grpc-timeout is none";
 }
 
-void stream_open(struct grpc_stream *s)
+void h2_stream_open(struct grpc_stream *s)
 {
     int http_status;
     enum grpc_code code;
@@ -573,29 +576,29 @@ void stream_open(struct grpc_stream *s)
     if (timeout_us == UINT64_MAX && is_unary(s))
         timeout_us = s->conn->limits.unary_timeout_ms * UINT64_C(1000);
     if (timeout_us != UINT64_MAX)
-        stream_set_deadline(s, clock_us() + timeout_us);
+        h2_stream_set_deadline(s, clock_us() + timeout_us);
     if (is_unary(s))
         return;
     s->method->on_open(s, s->arg);
     assert(s->handled || !s->held);
     if (s->held && !s->conn->dead && submit_head(s, 200, false, true) != 0) /* clients wait for the head */
-        stream_fail(s, GRPC_RESOURCE_EXHAUSTED, "out of memory");
+        h2_stream_fail(s, GRPC_RESOURCE_EXHAUSTED, "out of memory");
 }
 
-void stream_answer(struct grpc_stream *s)
+void h2_stream_answer(struct grpc_stream *s)
 {
     bool interim = s->http_status / 100 == 1;
     if (interim)
         s->http_status = 0;
     else if (s->header_bytes > GRPC_HEADER_BYTES_MAX)
-        stream_fail(s, GRPC_INTERNAL, "the answer's headers are too big");
+        h2_stream_fail(s, GRPC_INTERNAL, "the answer's headers are too big");
     else if (s->http_status != 200 && s->status < 0)
-        stream_fail(s, grpc_code_of_http(s->http_status), "HTTP status %d", s->http_status);
+        h2_stream_fail(s, grpc_code_of_http(s->http_status), "HTTP status %d", s->http_status);
     else if (s->status < 0 && !is_grpc(s))
-        stream_fail(s, GRPC_UNKNOWN, "the answer is not application/grpc");
+        h2_stream_fail(s, GRPC_UNKNOWN, "the answer is not application/grpc");
 }
 
-bool stream_request(struct grpc_stream *s, const nghttp2_nv *nv, size_t nv_n)
+bool h2_stream_request(struct grpc_stream *s, const nghttp2_nv *nv, size_t nv_n)
 {
     nghttp2_data_provider data = provider(s);
     s->id = nghttp2_submit_request(s->conn->h2, NULL, nv, nv_n, &data, s);

@@ -312,7 +312,9 @@ void io_flush(struct http_io *io, bool whole)
 {
     if (io->bev && whole && !io->broken) {
         /* Most messages fit the socket's buffer: one write now saves a turn of the loop. */
-        if (io->connected && !io->tls && io_output_n(io) == 0)
+        if (io->tls)
+            io_tls_join(io);
+        else if (io->connected && io_output_n(io) == 0)
             (void)evbuffer_write(io->out, bufferevent_getfd(io->bev));
         if (evbuffer_get_length(io->out) > 0 && bufferevent_write_buffer(io->bev, io->out) != 0)
             whole = false;
@@ -334,6 +336,12 @@ void io_shut_write(struct http_io *io)
         io_tls_shut(io);
     if (io->bev)
         (void)shutdown(bufferevent_getfd(io->bev), SHUT_WR);
+}
+
+void io_say_end(struct http_io *io)
+{
+    if (io->bev && io->tls && !io->ended)
+        io_tls_shut(io);
 }
 
 void io_reset_on_close(struct http_io *io)

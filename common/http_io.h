@@ -84,6 +84,8 @@ void io_flush(struct http_io *io, bool whole);
 /* on_drained at <= low bytes of output. */
 void io_low_water(struct http_io *io, size_t low);
 void io_shut_write(struct http_io *io); /* the output is out; under TLS a close_notify goes first */
+/* Before io_kill() of one that is between messages: says under TLS that nothing was cut. */
+void io_say_end(struct http_io *io);
 void io_reset_on_close(struct http_io *io); /* the peer gets a reset, not an end */
 
 /* Why it ended, for people. */
@@ -95,6 +97,7 @@ const char *io_error(const struct http_io *io);
 bool io_tls_open(struct http_io *io, int fd, SSL *ssl);
 void io_tls_read_on(struct http_io *io);
 void io_tls_shut(struct http_io *io);
+void io_tls_join(struct http_io *io); /* io->out, where that saves records */
 void io_on_write(struct bufferevent *bev, void *io);
 void io_end(struct http_io *io, enum io_end how, int error);
 

@@ -52,6 +52,10 @@ static void on_end(struct http_io *io, short what, int error)
 {
     SSL *ssl = bufferevent_openssl_get_ssl(io->bev);
     unsigned long reason = bufferevent_get_openssl_error(io->bev);
+    if (ERR_SYSTEM_ERROR(reason))
+        error = ERR_GET_REASON(reason);
+    if (ERR_SYSTEM_ERROR(reason) || ERR_GET_LIB(reason) == 0) /* a code of SSL_get_error(): the socket's own words do */
+        reason = 0;
     bool closed = (what & BEV_EVENT_EOF) && io->connected;
     io->spoke_http = ERR_GET_LIB(reason) == ERR_LIB_SSL && ERR_GET_REASON(reason) == SSL_R_HTTP_REQUEST;
     if (!closed && (reason || io->connected || SSL_get_verify_result(ssl) != X509_V_OK || error == 0))
@@ -94,6 +98,15 @@ bool io_tls_open(struct http_io *io, int fd, SSL *ssl)
     bufferevent_setcb(io->bev, on_tls_read, io_on_write, on_tls_event, io);
     io->reader = event_new(io->base, -1, 0, on_tls_again, io);
     return io->reader;
+}
+
+/* Each piece of a buffer becomes a record and a write of its own: head and body, of a message that
+ * fits one record, are copied together. Out of memory they leave as they are. */
+void io_tls_join(struct http_io *io)
+{
+    size_t n = evbuffer_get_length(io->out);
+    if (n <= SSL3_RT_MAX_PLAIN_LENGTH && evbuffer_get_contiguous_space(io->out) < n)
+        (void)evbuffer_pullup(io->out, -1);
 }
 
 void io_tls_shut(struct http_io *io)

@@ -1,4 +1,5 @@
 /* http_pool: one origin: its URL, and who may use its connections. */
+#include <arpa/inet.h>
 #include <event2/dns.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <sys/un.h>
 
 #include "common/http_pool_impl.h"
+#include "common/log.h"
 
 void http_pool_opts_init(struct http_pool_opts *o)
 {
@@ -68,6 +70,16 @@ static enum lq_err read_url(struct http_pool *p, const char *url, struct lq_faul
     return strncasecmp(p->url, "http://", 7) == 0 ? read_authority(p, p->url + 7, "80", fault) : bad_url(p, fault);
 }
 
+/* Who listens in between reads the key of each call. */
+static void warn_of_key_in_clear(const struct http_pool *p)
+{
+    unsigned char v4[4];
+    bool near = p->unix_path || strcasecmp(p->host, "localhost") == 0 || strcmp(p->host, "::1") == 0 ||
+                (inet_pton(AF_INET, p->host, v4) == 1 && v4[0] == 127);
+    if (p->opts.keys && !p->tls && !near)
+        log_warn("key_in_clear url=%s why=\"no TLS\"", log_q(p->url));
+}
+
 /* ---- life ------------------------------------------------------------------------------- */
 
 static void pool_release(struct http_guard *g)
@@ -98,11 +110,13 @@ enum lq_err http_pool_new(struct event_base *base, const char *url, const struct
     TAILQ_INIT(&p->waiting);
     TAILQ_INIT(&p->failing);
     enum lq_err rc = read_url(p, url, fault);
-    if (rc)
+    if (rc) {
         http_pool_free(p);
-    else
-        *out = p;
-    return rc;
+        return rc;
+    }
+    warn_of_key_in_clear(p);
+    *out = p;
+    return LQ_OK;
 }
 
 const char *http_pool_url(const struct http_pool *p)

@@ -39,6 +39,8 @@ void conn_close(struct conn *c)
     struct http_req *r = c->req;
     if (c->state == CONN_DEAD)
         return;
+    if (c->state == CONN_IDLE)
+        io_say_end(&c->io);
     c->state = CONN_DEAD;
     c->req = NULL;
     io_kill(&c->io);
@@ -207,7 +209,7 @@ static void on_connected(struct http_io *io)
 /* Who speaks plain HTTP here is told so in plain HTTP, as far as one write gets it. */
 static void refuse_plain(const struct http_io *io)
 {
-    static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 45\r\n"
+    static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 46\r\n"
                                  "Connection: close\r\n\r\n{\"error\":\"this port speaks TLS: use https://\"}";
     char unread[4096];
     int fd = bufferevent_getfd(io->bev);

@@ -146,6 +146,8 @@ static void wire_kill(struct wire *w)
         evdns_getaddrinfo_cancel(w->lookup->request);
         w->lookup = NULL;
     }
+    if (w->state == WIRE_IDLE)
+        io_say_end(&w->io);
     set_state(w, WIRE_DEAD);
     io_kill(&w->io);
 }

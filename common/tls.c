@@ -30,16 +30,15 @@ struct tls {
 
 /* ---- words ----------------------------------------------------------------------------- */
 
-/* The reason of the last failure on this thread; clears the queue. */
+/* The reason of a failure on this thread, the innermost of them; clears the queue. */
 static const char *reason(void)
 {
-    unsigned long e = ERR_peek_last_error();
+    unsigned long e = ERR_peek_error();
     const char *why = ERR_SYSTEM_ERROR(e) ? strerror(ERR_GET_REASON(e)) : ERR_reason_error_string(e);
     ERR_clear_error();
     return why ? why : "not readable";
 }
 
-/* The first error tells of a missing file, the last of what was looked for in vain. */
 static enum lq_err bad_file(struct lq_fault *fault, const char *what, const char *path)
 {
     int error = errno;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "common/tls.h"
 
 void trust_opt_rows(struct trust_opts *o, struct opt *rows)
 {
@@ -29,6 +28,18 @@ void trust_opt_rows(struct trust_opts *o, struct opt *rows)
     memcpy(rows, table, sizeof table);
 }
 
+static enum lq_err make_tls(const struct trust_opts *o, enum tls_side side, const char *const *protocols,
+                            const char *pin, struct tls **out, struct lq_fault *fault)
+{
+    const struct tls_opts t = {.side = side,
+                               .cert_path = o->tls_cert,
+                               .key_path = o->tls_key,
+                               .ca_path = side == TLS_SERVER ? o->tls_client_ca : o->tls_ca,
+                               .pin = pin,
+                               .protocols = protocols};
+    return tls_new(&t, out, fault);
+}
+
 enum lq_err trust_init(struct trust *t, const struct trust_opts *o, bool grid_guards_clients, struct lq_fault *fault)
 {
     const char *grid_key = getenv("LARQL_GRID_KEY");
@@ -39,17 +50,9 @@ enum lq_err trust_init(struct trust *t, const struct trust_opts *o, bool grid_gu
     else if (o->tls_client_ca && !o->tls_cert)
         rc = lq_fail(fault, LQ_USAGE, "--tls-client-ca is for a TLS server: give --tls-cert and --tls-key");
     if (!rc && o->tls_cert)
-        rc = tls_new(&(struct tls_opts){.side = TLS_SERVER,
-                                        .cert_path = o->tls_cert,
-                                        .key_path = o->tls_key,
-                                        .ca_path = o->tls_client_ca},
-                     &t->listen, fault);
+        rc = make_tls(o, TLS_SERVER, NULL, NULL, &t->listen, fault);
     if (!rc)
-        rc = tls_new(&(struct tls_opts){.side = TLS_CLIENT,
-                                        .cert_path = o->tls_cert,
-                                        .key_path = o->tls_key,
-                                        .ca_path = o->tls_ca},
-                     &t->dial, fault);
+        rc = make_tls(o, TLS_CLIENT, NULL, NULL, &t->dial, fault);
     if (!rc && o->api_key_file)
         rc = keys_new(o->api_key_file, NULL, NULL, &t->client, fault);
     if (!rc && (o->grid_key_file || (grid_key && *grid_key)))
@@ -65,7 +68,20 @@ void trust_release(struct trust *t)
     keys_free(t->grid);
     tls_free(t->listen);
     tls_free(t->dial);
+    for (size_t i = 0; i < t->more_n; i++)
+        tls_free(t->more[i]);
     *t = (struct trust){0};
+}
+
+enum lq_err trust_tls(struct trust *t, enum tls_side side, const char *const *protocols, const char *pin,
+                      struct tls **out, struct lq_fault *fault)
+{
+    if (t->more_n == TRUST_TLS_MAX)
+        return lq_fail(fault, LQ_INTERNAL, "more than %d kinds of TLS", TRUST_TLS_MAX);
+    enum lq_err rc = make_tls(&t->opts, side, protocols, pin, out, fault);
+    if (!rc)
+        t->more[t->more_n++] = *out;
+    return rc;
 }
 
 static void say(const char *what, enum lq_err rc, const struct lq_fault *fault)
@@ -82,6 +98,8 @@ void trust_reload(struct trust *t)
     if (t->listen)
         say("tls_server", tls_reload(t->listen, &fault), &fault);
     say("tls_client", tls_reload(t->dial, &fault), &fault);
+    for (size_t i = 0; i < t->more_n; i++)
+        say("tls_grid", tls_reload(t->more[i], &fault), &fault);
     if (t->client)
         say("api_keys", keys_reload(t->client, &fault), &fault);
     if (t->grid)

@@ -154,7 +154,7 @@ bool admin_metrics_init(struct crew *crew)
     if (!m)
         return false;
     bool ok = http_front_series(m, "larql_router", &rt->m.books) &&
-              access_metrics(&crew->trust.access, m, "larql_router");
+              access_metrics(&crew->trust.access, m, "larql_router_auth_failures_total");
     const struct {
         struct metric **to;
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);

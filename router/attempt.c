@@ -277,7 +277,12 @@ static void on_end(struct http_call *c, enum lq_err rc, struct evbuffer *in, con
 {
     (void)c;
     struct attempt *a = arg;
+    struct lq_fault refused;
     a->call = NULL;
+    if (rc == LQ_OK && link_refuses_key(a->status, &refused)) {
+        rc = LQ_SHARD_DOWN;
+        fault = &refused;
+    }
     if (rc != LQ_OK || !a->head) {
         attempt_failed(a, rc, fault);
         return;

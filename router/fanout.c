@@ -269,7 +269,12 @@ static void on_sub_end(struct http_call *c, enum lq_err rc, struct evbuffer *in,
     (void)c;
     struct sub *s = arg;
     struct fan *f = s->fan;
+    struct lq_fault refused;
     s->call = NULL;
+    if (rc == LQ_OK && link_refuses_key(s->status, &refused)) {
+        rc = LQ_SHARD_DOWN;
+        fault = &refused;
+    }
     if (rc != LQ_OK) {
         sub_failed(s, rc, fault);
         return;

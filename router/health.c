@@ -83,6 +83,8 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     m->probe = NULL;
     if (rc != LQ_OK) {
         probe_ended(h, m, NULL, fault->text);
+    } else if (link_refuses_key(m->probe_status, &bad)) {
+        probe_ended(h, m, NULL, bad.text);
     } else if (peer_stats_read(n ? (const char *)evbuffer_pullup(in, -1) : "", n, &stats, &bad) != LQ_OK) {
         probe_ended(h, m, NULL, bad.text);
     } else {
@@ -92,9 +94,15 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     member_unref(m);
 }
 
+static void on_probe_head(struct http_call *c, int status, const struct http_headers *h, uint64_t length, void *arg)
+{
+    (void)c, (void)h, (void)length;
+    ((struct member *)arg)->probe_status = status;
+}
+
 static void probe(struct health *h, struct member *m)
 {
-    static const struct http_call_cb cb = {.on_end = on_probe_end};
+    static const struct http_call_cb cb = {.on_head = on_probe_head, .on_end = on_probe_end};
     struct event_base *base = loop_base(h->crew->routers->loop);
     struct http_pool_opts po;
     struct lq_fault fault;

@@ -86,6 +86,14 @@ void link_failed(const struct link_use *u, const char *why)
     health_ejected(u->link->router->crew, m, why);
 }
 
+bool link_refuses_key(int status, struct lq_fault *fault)
+{
+    if (status != 401 && status != 403 && status != 429)
+        return false;
+    (void)lq_fail(fault, LQ_SHARD_DOWN, "it refuses this router's key (status %d): see --grid-key-file", status);
+    return true;
+}
+
 static void retire_old(struct router *rt)
 {
     struct link *l, *next;

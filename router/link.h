@@ -41,6 +41,8 @@ void link_use_end(struct link_use *u);
 /* The request was answered (any status), or failed in transport. */
 void link_answered(const struct link_use *u);
 void link_failed(const struct link_use *u, const char *why);
+/* A status that is about our own key, not the client's: the shard is of no use (LQ_SHARD_DOWN). */
+bool link_refuses_key(int status, struct lq_fault *fault);
 
 /* Takes the table that the first loop handed over, if it did: links to members that it lacks
  * are retired. */

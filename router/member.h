@@ -55,6 +55,7 @@ struct member {
     struct health *health_of;
     struct http_pool *probe_pool;
     struct http_call *probe;
+    int probe_status;
     bool probed_once, left;
     void (*on_probed)(void *arg, struct member *m, bool again, const char *why); /* health.h */
     void *probed_arg;

@@ -100,7 +100,7 @@ bool admin_metrics_init(struct shard *s)
     if (!m)
         return false;
     bool ok = http_front_series(m, "larql_shard", &s->m.books) &&
-              access_metrics(&s->trust.access, m, "larql_shard");
+              access_metrics(&s->trust.access, m, "larql_shard_auth_failures_total");
     static const char *const requests_n[BATCH_CLASSES_N] = {"1", "2", "3-4", "5-8", "9-16"};
     for (size_t i = 0; i < BATCH_CLASSES_N; i++) {
         char labels[32];

@@ -44,8 +44,15 @@ $(BUILD)/guard/larql-shard: $(BUILD)/obj/shard/main.o $(BUILD)/obj/tests/tools/a
 	@$(if $(V),,echo "  LINK  $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_shard)
 
+# Our gRPC for another implementation to talk to.
+GRPC_PEER := $(BUILD)/tests/grpc_peer
+$(GRPC_PEER): $(BUILD)/obj/tests/tools/grpc_peer.o $(A_common)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK  $@")
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_common)
+
 .PHONY: check-build check-unit check-corpus check-grid
-check-build: $(UNIT_BINS) $(FUZZ_REPLAY) $(GUARD_SHARD)
+check-build: $(UNIT_BINS) $(FUZZ_REPLAY) $(GUARD_SHARD) $(GRPC_PEER)
 
 LQ_TEST_TIMEOUT_X ?= 1
 check-unit: $(UNIT_BINS)
@@ -55,7 +62,7 @@ check-unit: $(UNIT_BINS)
 check-corpus: $(FUZZ_REPLAY)
 	@set -e; for t in $(FUZZ_REPLAY); do name=$$(basename $$t -replay); $(TEST_ENV) $$t tests/fuzz/corpus/$${name#fuzz_}; done
 
-check-grid: $(BINS) $(GUARD_SHARD)
+check-grid: $(BINS) $(GUARD_SHARD) $(GRPC_PEER)
 	@$(TEST_ENV) LQ_TEST_TIMEOUT_X=$(LQ_TEST_TIMEOUT_X) $(PYTHON) -m pytest -q -p no:cacheprovider tests/grid
 
 # A subset: valgrind slows things twentyfold. Its CPU knows no AVX-512.

@@ -14,7 +14,13 @@
 
 #include "common/http_impl.h"
 #include "common/log.h"
+#include "common/tls.h"
+#include <event2/bufferevent_ssl.h>
+#include <openssl/err.h>
 #include "tests/unit/support.h"
+
+/* What servers and raw clients speak in a suite over TLS; NULL: plain. */
+static struct tls *kit_listen_tls, *kit_dial_tls;
 
 /* No time is ever waited for: a test that hangs ends by Check's timeout. */
 #define RUN_UNTIL(base, condition)                                                                                   \
@@ -48,7 +54,11 @@ static inline struct http_server *kit_server(struct event_base *base, const stru
     struct http_server *s = NULL;
     struct lq_fault fault = {0};
     http_server_opts_init(&d);
-    ck_assert_msg(http_server_new(base, o ? o : &d, fn, arg, &s, &fault) == LQ_OK, "%s", fault.text);
+    if (o)
+        d = *o;
+    if (!d.tls)
+        d.tls = kit_listen_tls;
+    ck_assert_msg(http_server_new(base, &d, fn, arg, &s, &fault) == LQ_OK, "%s", fault.text);
     return s;
 }
 
@@ -58,14 +68,17 @@ struct raw {
     struct event_base *base;
     struct bufferevent *bev;
     bool eof, reset;
+    bool cut; /* under TLS: an end of the socket alone */
 };
 
 static inline void raw_on_event(struct bufferevent *bev, short what, void *arg)
 {
-    (void)bev;
     struct raw *r = arg;
-    r->eof |= (what & BEV_EVENT_EOF) != 0;
-    r->reset |= (what & BEV_EVENT_ERROR) != 0;
+    bool cut = kit_dial_tls && (what & BEV_EVENT_ERROR) &&
+               ERR_GET_REASON(bufferevent_get_openssl_error(bev)) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+    r->eof |= (what & BEV_EVENT_EOF) != 0 || cut;
+    r->reset |= (what & BEV_EVENT_ERROR) != 0 && !cut;
+    r->cut |= cut;
 }
 
 /* Each read ends a turn, so that RUN_UNTIL() sees what came. */
@@ -74,13 +87,29 @@ static inline void raw_on_read(struct bufferevent *bev, void *arg)
     (void)bev, (void)arg;
 }
 
-static inline void raw_adopt(struct raw *r, struct event_base *base, int fd)
+static inline void raw_take_bev(struct raw *r, struct event_base *base, struct bufferevent *bev)
 {
-    *r = (struct raw){.base = base};
-    r->bev = bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE);
+    *r = (struct raw){.base = base, .bev = bev};
     ck_assert_ptr_nonnull(r->bev);
     bufferevent_setcb(r->bev, raw_on_read, NULL, raw_on_event, r);
     bufferevent_enable(r->bev, EV_READ | EV_WRITE);
+}
+
+static inline void raw_adopt(struct raw *r, struct event_base *base, int fd)
+{
+    raw_take_bev(r, base, bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE));
+}
+
+/* The client's end of a connection to a server. */
+static inline void raw_dial(struct raw *r, struct event_base *base, int fd)
+{
+    SSL *ssl = kit_dial_tls ? tls_connect(kit_dial_tls, "localhost") : NULL;
+    if (ssl)
+        raw_take_bev(r, base,
+                     bufferevent_openssl_socket_new(base, fd, ssl, BUFFEREVENT_SSL_CONNECTING,
+                                                    BEV_OPT_CLOSE_ON_FREE));
+    else
+        raw_adopt(r, base, fd);
 }
 
 /* Over a socket pair: the server's end is taken as accept() would. */
@@ -89,7 +118,7 @@ static inline void raw_open(struct raw *r, struct http_server *s)
     int fd[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
     server_take(s, fd[0]);
-    raw_adopt(r, s->base, fd[1]);
+    raw_dial(r, s->base, fd[1]);
 }
 
 /* Over TCP to s->url. */
@@ -101,7 +130,7 @@ static inline void raw_open_tcp(struct raw *r, struct http_server *s)
     ck_assert_int_eq(getsockname(s->listen_fd, (struct sockaddr *)&a, &n), 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&a, n), 0);
     ck_assert_int_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-    raw_adopt(r, s->base, fd);
+    raw_dial(r, s->base, fd);
 }
 
 static inline void raw_send(struct raw *r, const char *bytes, size_t n)
@@ -117,6 +146,15 @@ static inline void raw_text(struct raw *r, const char *text)
 static inline size_t raw_n(const struct raw *r)
 {
     return evbuffer_get_length(bufferevent_get_input(r->bev));
+}
+
+/* Says that no more will come; reads on. */
+static inline void raw_shut(struct raw *r)
+{
+    if (kit_dial_tls)
+        ck_assert_int_eq(SSL_shutdown(bufferevent_openssl_get_ssl(r->bev)), 0);
+    else
+        ck_assert_int_eq(shutdown(bufferevent_getfd(r->bev), SHUT_WR), 0);
 }
 
 static inline void raw_close(struct raw *r)

@@ -184,7 +184,8 @@ START_TEST(a_refusal_is_readable_while_the_client_still_sends)
     ck_assert_int_eq(w.gone_n, _i < 2);
     answer_release(&a);
     RUN_UNTIL(w.base, r.eof); /* our side is shut at once; the other is read on */
-    RUN_UNTIL(w.base, evbuffer_get_length(bufferevent_get_output(r.bev)) == 0 || r.reset);
+    if (!kit_dial_tls) /* there this client stops writing at a close_notify */
+        RUN_UNTIL(w.base, evbuffer_get_length(bufferevent_get_output(r.bev)) == 0 || r.reset);
     ck_assert(!r.reset); /* not even after the answer: a client that writes on may see that first */
     raw_close(&r);
     RUN_UNTIL(w.base, http_server_connections_n(w.server) == 0);
@@ -471,6 +472,7 @@ int main(void)
     tcase_add_loop_test(t, an_idle_connection_is_closed_without_a_word, 0, 2);
     tcase_add_test(t, a_pending_handler_is_not_timed);
     tcase_add_loop_test(t, an_answer_that_nobody_reads_ends, 0, 3);
-    tcase_add_loop_test(t, an_answer_that_is_read_slowly_is_not_cut, 0, 2);
+    if (!kit_dial_tls) /* its client is a bare socket */
+        tcase_add_loop_test(t, an_answer_that_is_read_slowly_is_not_cut, 0, 2);
     return run_suite(s);
 }

@@ -1,0 +1,4 @@
+/* All of test_http_stream.c over TLS. */
+#include "tests/unit/common/tls_kit.h"
+
+#include "tests/unit/common/test_http_stream.c"
