@@ -224,7 +224,7 @@ static enum lq_err read_pin(const char *pin, unsigned char out[PIN_BYTES], struc
         ok = digit && n < 2 * PIN_BYTES;
         if (ok) {
             unsigned v = (unsigned)(digit - hex) % 16;
-            out[n / 2] = (unsigned char)(n % 2 ? out[n / 2] << 4 | v : v);
+            out[n / 2] = (unsigned char)(n % 2 ? (unsigned)out[n / 2] << 4 | v : v);
             n++;
         }
     }
