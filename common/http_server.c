@@ -221,8 +221,9 @@ static void on_connected(struct http_io *io)
 /* Who speaks plain HTTP here is told so in plain HTTP, as far as one write gets it. */
 static void refuse_plain(const struct http_io *io)
 {
-    static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 46\r\n"
-                                 "Connection: close\r\n\r\n{\"error\":\"this port speaks TLS: use https://\"}";
+    static const char answer[] =
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 46\r\n"
+        "Connection: close\r\n\r\n{\"error\":\"this port speaks TLS: use https://\"}";
     char unread[4096];
     int fd = bufferevent_getfd(io->bev);
     while (recv(fd, unread, sizeof unread, MSG_DONTWAIT) == sizeof unread) {

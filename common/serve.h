@@ -24,8 +24,9 @@ void serve_opt_rows(struct serve_opts *o, struct opt *rows);
  * shared: the server of another loop whose listener this one accepts from too, or NULL.
  * loops_n of them share --max-connections. */
 enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
-                         const struct http_server *shared, unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
-                         struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
+                         const struct http_server *shared, unsigned loops_n, const char *server_name,
+                         http_on_request fn, void *arg, struct http_server **out,
+                         struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Prints `ready url=...` on stdout, the only line there. */
 void serve_ready(const struct http_server *s);

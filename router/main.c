@@ -83,8 +83,8 @@ static enum lq_err make_router(struct router *rt, const struct serve_opts *o, st
     if (!rc)
         rc = make_links(rt, fault);
     if (!rc)
-        rc = serve_listen(rt->loop, o, &rt->crew->trust, rt == first ? NULL : first->server, loops_n, "larql-router/" LQ_VERSION,
-                          admin_on_request, rt, &rt->server, fault);
+        rc = serve_listen(rt->loop, o, &rt->crew->trust, rt == first ? NULL : first->server, loops_n,
+                          "larql-router/" LQ_VERSION, admin_on_request, rt, &rt->server, fault);
     loop_busy_poll(rt->loop, (uint64_t)o->busy_poll_us, loops_n);
     return rc;
 }
