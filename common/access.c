@@ -28,7 +28,8 @@ bool access_metrics(struct access *a, struct metrics *m, const char *name)
     const struct {
         struct metric **to;
         const char *why;
-    } series[] = {{&a->missing, "missing"}, {&a->wrong, "wrong"}, {&a->forbidden, "forbidden"}, {&a->limited, "limited"}};
+    } series[] = {
+        {&a->missing, "missing"}, {&a->wrong, "wrong"}, {&a->forbidden, "forbidden"}, {&a->limited, "limited"}};
     bool ok = true;
     for (size_t i = 0; i < sizeof series / sizeof *series; i++) {
         char labels[32];

@@ -103,8 +103,16 @@ static bool write_head(struct http_call *c, const struct http_call_opts *o)
     bool sized = o->body || o->streamed || strcmp(o->method, "POST") == 0;
     c->chunked = o->streamed && length == HTTP_LENGTH_UNKNOWN;
     c->stream_left = length;
-    const char *const begin[] = {o->method, " ", o->path, " HTTP/1.1\r\nHost: ", c->pool->host_header, "\r\n",
-                                 keys ? "Authorization: " : "", bearer, keys ? "\r\n" : "", NULL};
+    const char *const begin[] = {o->method,
+                                 " ",
+                                 o->path,
+                                 " HTTP/1.1\r\nHost: ",
+                                 c->pool->host_header,
+                                 "\r\n",
+                                 keys ? "Authorization: " : "",
+                                 bearer,
+                                 keys ? "\r\n" : "",
+                                 NULL};
     if (keys)
         keys_bearer(keys, bearer);
     const char *const chunked_end[] = {"Transfer-Encoding: chunked\r\n\r\n", NULL};

@@ -54,7 +54,8 @@ static void on_end(struct http_io *io, short what, int error)
     unsigned long reason = bufferevent_get_openssl_error(io->bev);
     if (ERR_SYSTEM_ERROR(reason))
         error = ERR_GET_REASON(reason);
-    if (ERR_SYSTEM_ERROR(reason) || ERR_GET_LIB(reason) == 0) /* a code of SSL_get_error(): the socket's own words do */
+    if (ERR_SYSTEM_ERROR(reason) ||
+        ERR_GET_LIB(reason) == 0) /* a code of SSL_get_error(): the socket's own words do */
         reason = 0;
     bool closed = (what & BEV_EVENT_EOF) && io->connected;
     io->spoke_http = ERR_GET_LIB(reason) == ERR_LIB_SSL && ERR_GET_REASON(reason) == SSL_R_HTTP_REQUEST;

@@ -20,7 +20,8 @@ void http_pool_opts_init(struct http_pool_opts *o)
 
 static enum lq_err bad_url(const struct http_pool *p, struct lq_fault *fault)
 {
-    return lq_fail(fault, LQ_USAGE, "cannot read URL '%s': expected http://HOST[:PORT], https://HOST[:PORT] or unix:/path", p->url);
+    return lq_fail(fault, LQ_USAGE,
+                   "cannot read URL '%s': expected http://HOST[:PORT], https://HOST[:PORT] or unix:/path", p->url);
 }
 
 /* host[:port] or [v6][:port]; no path, no user. */

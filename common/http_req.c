@@ -326,7 +326,8 @@ void http_req_reply_text(struct http_req *r, int status, const char *content_typ
 static bool add_fault_headers(struct http_headers *h, enum lq_err code, const char *allow)
 {
     int status = lq_err_status(code);
-    return http_headers_add(h, "Content-Type", "application/json") && (!allow || http_headers_add(h, "Allow", allow)) &&
+    return http_headers_add(h, "Content-Type", "application/json") &&
+           (!allow || http_headers_add(h, "Allow", allow)) &&
            (status != 503 || http_headers_add(h, "Retry-After", "1")) &&
            (status != 429 || http_headers_add(h, "Retry-After", "10")) &&
            (code != LQ_NO_KEY || http_headers_add(h, "WWW-Authenticate", "Bearer realm=\"larql-grid\"")) &&

@@ -73,12 +73,25 @@ void conn_answered(struct conn *c)
 
 /* ---- the machine ------------------------------------------------------------------ */
 
+/* A client that speaks TLS to a plain port hangs up without a word: the log is where its owner looks. */
+static void log_tls_hello(struct conn *c)
+{
+    enum { TLS_HANDSHAKE = 0x16 };
+    unsigned char first = 0;
+    unsigned long long held;
+    if (evbuffer_copyout(c->io.in, &first, 1) == 1 && first == TLS_HANDSHAKE && !c->io.tls &&
+        log_limit_pass(&c->server->tls_log, TLS_LOG_INTERVAL_US, &held))
+        log_warn("tls_hello_on_plain_port before=%llu", held);
+}
+
 /* True: a request was begun, or refused. */
 static bool step_head(struct conn *c)
 {
     struct lq_fault fault;
     struct http_server *s = c->server;
     enum lq_err rc = http_parse_head(&c->parse, c->io.in, &fault);
+    if (rc)
+        log_tls_hello(c);
     if (!rc && !c->parse.head_done) {
         if (c->state == CONN_IDLE && evbuffer_get_length(c->io.in) > 0) {
             c->state = CONN_HEAD;
@@ -209,8 +222,9 @@ static void on_connected(struct http_io *io)
 /* Who speaks plain HTTP here is told so in plain HTTP, as far as one write gets it. */
 static void refuse_plain(const struct http_io *io)
 {
-    static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 46\r\n"
-                                 "Connection: close\r\n\r\n{\"error\":\"this port speaks TLS: use https://\"}";
+    static const char answer[] =
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 46\r\n"
+        "Connection: close\r\n\r\n{\"error\":\"this port speaks TLS: use https://\"}";
     char unread[4096];
     int fd = bufferevent_getfd(io->bev);
     while (recv(fd, unread, sizeof unread, MSG_DONTWAIT) == sizeof unread) {

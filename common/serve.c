@@ -79,8 +79,7 @@ void serve_say_failure(const char *program, const struct serve_opts *o, const st
 
 enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
                          const struct http_server *shared, unsigned loops_n, const char *server_name,
-                         http_on_request fn, void *arg,
-                         struct http_server **out, struct lq_fault *fault)
+                         http_on_request fn, void *arg, struct http_server **out, struct lq_fault *fault)
 {
     struct http_server_opts h;
     enum lq_err rc = o->unix_path ? LQ_OK : trust_may_listen(trust, o->host, fault);

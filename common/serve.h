@@ -32,7 +32,8 @@ void serve_say_failure(const char *program, const struct serve_opts *o, const st
  * loops_n of them share --max-connections. */
 enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
                          const struct http_server *shared, unsigned loops_n, const char *server_name,
-                         http_on_request fn, void *arg, struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
+                         http_on_request fn, void *arg, struct http_server **out,
+                         struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Prints `ready url=...` on stdout, the only line there. */
 void serve_ready(const struct http_server *s);

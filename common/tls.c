@@ -191,7 +191,7 @@ static enum lq_err context_new(struct tls *t, SSL_CTX **out, struct lq_fault *fa
         return lq_fail(fault, LQ_NOMEM, "cannot set up TLS: %s", reason());
     }
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS); /* 34 KB of each idle connection */
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);         /* 34 KB of each idle connection */
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF); /* tickets need no memory of ours */
     SSL_CTX_set_default_passwd_cb(ctx, on_passphrase);
     if (t->side == TLS_SERVER)
@@ -224,7 +224,7 @@ static enum lq_err read_pin(const char *pin, unsigned char out[PIN_BYTES], struc
         ok = digit && n < 2 * PIN_BYTES;
         if (ok) {
             unsigned v = (unsigned)(digit - hex) % 16;
-            out[n / 2] = (unsigned char)(n % 2 ? out[n / 2] << 4 | v : v);
+            out[n / 2] = (unsigned char)(n % 2 ? (unsigned)out[n / 2] << 4 | v : v);
             n++;
         }
     }

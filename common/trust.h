@@ -19,9 +19,9 @@ enum { TRUST_OPTS_N = 7, TRUST_TLS_MAX = 4 };
 void trust_opt_rows(struct trust_opts *o, struct opt *rows); /* TRUST_OPTS_N of them */
 
 struct trust {
-    struct trust_opts opts;    /* its texts are argv's */
-    struct tls *listen;        /* NULL: no certificate, plain */
-    struct tls *dial;          /* for https:// peers */
+    struct trust_opts opts;     /* its texts are argv's */
+    struct tls *listen;         /* NULL: no certificate, plain */
+    struct tls *dial;           /* for https:// peers */
     struct keys *client, *grid; /* NULL: none */
     struct access access;
     struct tls *more[TRUST_TLS_MAX]; /* trust_tls() */

@@ -139,8 +139,8 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *router)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT},  {"/v1/health", "GET", answer_health, ACCESS_ANY},
-        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},    {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
+        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT},   {"/v1/health", "GET", answer_health, ACCESS_ANY},
+        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},     {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
         {"/v1/topology", "GET", topology_answer, ACCESS_GRID}, {"/metrics", "GET", answer_metrics, ACCESS_READER},
     };
     struct router *rt = router;

@@ -15,8 +15,8 @@
 /* Who may join and administrate: the crew's trust says. */
 struct grid_opts {
     const char *host;
-    int port;                /* 0: a free one */
-    struct ssl_ctx_st *tls;  /* NULL: cleartext */
+    int port;                 /* 0: a free one */
+    struct tls *tls;         /* for "h2", NULL: cleartext; outlives the grid */
     uint32_t target_replicas; /* of each layer, as far as spares allow */
     const char *origins;     /* "MODEL=URL,...": where spares get layers that nobody has */
 };

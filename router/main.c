@@ -107,8 +107,8 @@ static enum lq_err make_router(struct router *rt, const struct serve_opts *o, st
     if (getrandom(&rt->random, sizeof rt->random, 0) != sizeof rt->random || rt->random == 0)
         rt->random = clock_us() | 1; /* spreads requests; keeps no secret */
     if (!rc)
-        rc = serve_listen(rt->loop, o, &rt->crew->trust, rt == first ? NULL : first->server, loops_n, "larql-router/" LQ_VERSION,
-                          admin_on_request, rt, &rt->server, fault);
+        rc = serve_listen(rt->loop, o, &rt->crew->trust, rt == first ? NULL : first->server, loops_n,
+                          "larql-router/" LQ_VERSION, admin_on_request, rt, &rt->server, fault);
     if (!rc)
         http_server_count_refused(rt->server, rt->m.books.refused);
     loop_busy_poll(rt->loop, (uint64_t)o->busy_poll_us, loops_n);
@@ -141,7 +141,12 @@ static enum lq_err make_crew(struct crew *crew, const struct router_opts *o, con
         link_take_table(&crew->routers[i]); /* before its first request */
     if (!rc && !crew->routers->table)
         rc = lq_fail(fault, LQ_NOMEM, "out of memory at start");
-    const struct grid_opts grid = {.host = o->serve.host,
+    static const char *const h2[] = {"h2", NULL};
+    struct tls *tls = NULL;
+    if (!rc && o->grid_port >= 0 && crew->trust.listen)
+        rc = trust_tls(&crew->trust, TLS_SERVER, h2, NULL, &tls, fault);
+    const struct grid_opts grid = {.tls = tls,
+                                   .host = o->serve.host,
                                    .port = (int)o->grid_port,
                                    .target_replicas = (uint32_t)o->target_replicas,
                                    .origins = o->origins};

@@ -268,18 +268,22 @@ static enum lq_err add_router(struct join *j, const char *address, struct lq_fau
 {
     struct grpc_channel_opts o;
     grpc_channel_opts_init(&o);
-    o.tls = j->opts.tls;
-    o.tls_name = j->opts.tls_pinned ? "" : NULL;
     if (j->links_n == ROUTERS_MAX)
         return lq_fail(fault, LQ_USAGE, "--join: over %d routers", ROUTERS_MAX);
     struct router_link *l = &j->links[j->links_n++];
     *l = (struct router_link){.join = j, .retry_ms = RETRY_FIRST_MS};
-    static const char *const schemes[] = {"http://", "grpc://", "https://"};
+    static const struct {
+        const char *text;
+        bool tls;
+    } schemes[] = {{"http://", false}, {"grpc://", false}, {"https://", true}};
+    bool tls = j->opts.tls_always;
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
-        if (strncasecmp(address, schemes[i], strlen(schemes[i])) == 0) {
-            address += strlen(schemes[i]);
+        if (strncasecmp(address, schemes[i].text, strlen(schemes[i].text)) == 0) {
+            address += strlen(schemes[i].text);
+            tls = schemes[i].tls;
             break;
         }
+    o.tls = tls ? j->opts.tls : NULL;
     enum lq_err rc = grpc_channel_new(loop_base(j->s->loop), address, &o, &l->channel, fault);
     if (rc) {
         struct lq_fault why = *fault;

@@ -12,14 +12,14 @@
 struct shard;
 struct join;
 struct keys;
-struct ssl_ctx_st;
+struct tls;
 
 struct join_opts {
-    const char *routers;    /* "HOST:PORT[,HOST:PORT...]"; http:// and grpc:// before them are skipped */
+    const char *routers;    /* "HOST:PORT[,HOST:PORT...]"; http:// or grpc:// before one: in clear, https:// by TLS */
     const char *public_url; /* how routers reach this shard */
     const struct keys *keys; /* the first one is shown; NULL: none. Borrowed */
-    struct ssl_ctx_st *tls;  /* NULL: cleartext. Referenced */
-    bool tls_pinned;         /* tls checks a fingerprint: the name does not matter */
+    struct tls *tls;         /* for "h2"; borrowed. Used for https:// and, if tls_always, without a scheme */
+    bool tls_always;
 };
 
 /* Announces from the next turn of the loop on. LQ_USAGE names what is wrong; LQ_NOMEM. */

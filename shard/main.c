@@ -16,14 +16,14 @@ enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
 
 struct options {
     struct serve_opts serve;
-    const char *layers, *wire_preference, *model_id, *activations, *join, *public_url;
+    const char *layers, *wire_preference, *model_id, *activations, *join, *join_pin, *public_url;
     int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
     bool no_f16, no_i8, prefetch, pin;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 15 };
+    enum { OWN_N = 16 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
@@ -38,6 +38,8 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
          &o->batch_rows},
         {"join", 'j', OPT_TEXT, "HOST:PORT,...", NULL, "announce this shard to these routers' --grid-port", 0, 0,
          &o->join},
+        {"join-pin", 0, OPT_TEXT, "sha256:HEX", NULL,
+         "trust the routers by this fingerprint of their certificate, whatever signed it", 0, 0, &o->join_pin},
         {"public-url", 0, OPT_TEXT, "URL", NULL, "how those routers reach it (default: the ready line's)", 0, 0,
          &o->public_url},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
@@ -132,8 +134,15 @@ static enum lq_err announce(struct shard *s, const struct options *o, struct lq_
         return LQ_OK;
     if (wild)
         return lq_fail(fault, LQ_USAGE, "--join needs --public-url: routers cannot reach %s", url);
-    const struct join_opts j = {.routers = o->join, .public_url = url, .keys = s->trust.grid};
-    return join_new(s, &j, &s->join, fault);
+    static const char *const h2[] = {"h2", NULL};
+    struct tls *tls;
+    enum lq_err rc = trust_tls(&s->trust, TLS_CLIENT, h2, o->join_pin, &tls, fault);
+    const struct join_opts j = {.routers = o->join,
+                                .public_url = url,
+                                .keys = s->trust.grid,
+                                .tls = tls,
+                                .tls_always = o->join_pin || o->serve.trust.tls_ca};
+    return rc ? rc : join_new(s, &j, &s->join, fault);
 }
 
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)

@@ -192,6 +192,7 @@ def test_the_wrong_language_ends_at_once(secure, plain):
     assert "tls_handshake_failed" in secure.router.log_text()
     out = curl("-k", f"https://{plain.url.split('//')[1]}/v1/health")
     assert out.returncode == 35, out  # at once, not by a timeout
+    assert "tls_hello_on_plain_port" in plain.router.log_text()
 
 
 # ---- what a router believes ----

@@ -105,9 +105,9 @@ static inline void raw_dial(struct raw *r, struct event_base *base, int fd)
 {
     SSL *ssl = kit_dial_tls ? tls_connect(kit_dial_tls, "localhost") : NULL;
     if (ssl)
-        raw_take_bev(r, base,
-                     bufferevent_openssl_socket_new(base, fd, ssl, BUFFEREVENT_SSL_CONNECTING,
-                                                    BEV_OPT_CLOSE_ON_FREE));
+        raw_take_bev(
+            r, base,
+            bufferevent_openssl_socket_new(base, fd, ssl, BUFFEREVENT_SSL_CONNECTING, BEV_OPT_CLOSE_ON_FREE));
     else
         raw_adopt(r, base, fd);
 }

@@ -184,7 +184,7 @@ START_TEST(a_refusal_is_readable_while_the_client_still_sends)
     ck_assert_int_eq(w.gone_n, _i < 2);
     answer_release(&a);
     RUN_UNTIL(w.base, r.eof); /* our side is shut at once; the other is read on */
-    if (!kit_dial_tls) /* there this client stops writing at a close_notify */
+    if (!kit_dial_tls)        /* there this client stops writing at a close_notify */
         RUN_UNTIL(w.base, evbuffer_get_length(bufferevent_get_output(r.bev)) == 0 || r.reset);
     ck_assert(!r.reset); /* not even after the answer: a client that writes on may see that first */
     raw_close(&r);

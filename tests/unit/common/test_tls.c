@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "common/keys.h"
+#include "common/trust.h"
 #include "tests/unit/common/cert_maker.h"
 #include "tests/unit/common/http_peer.h"
 #include "tests/unit/common/http_site.h"
@@ -113,7 +114,8 @@ START_TEST(files_are_taken_or_refused_in_words)
         {{.side = TLS_SERVER, .cert_path = garbage, .key_path = key}, garbage, "no start line"},
         {{.side = TLS_SERVER, .cert_path = cert, .key_path = garbage}, garbage, "cannot use key"},
         {{.side = TLS_SERVER, .cert_path = cert, .key_path = locked}, locked, "cannot use key"},
-        {{.side = TLS_SERVER, .cert_path = cert, .key_path = p.client.key_path}, p.client.key_path,
+        {{.side = TLS_SERVER, .cert_path = cert, .key_path = p.client.key_path},
+         p.client.key_path,
          "is not of the certificate"},
         {{.side = TLS_CLIENT, .ca_path = "/nowhere.ca"}, "/nowhere.ca", "No such file"},
         {{.side = TLS_CLIENT, .ca_path = garbage}, garbage, "cannot use CA file"},
@@ -168,10 +170,11 @@ START_TEST(clients_believe_whom_they_should)
     ck_assert_ptr_nonnull(c);
     int by = beliefs[_i].believes;
     ck_assert_int_eq(tls_pin_of(by == BY_OTHER_PIN ? p.old.cert_path : c->cert_path, pin, NULL), LQ_OK);
-    struct tls *listen = server_tls(c, NULL), *dial = client_tls(by == BY_CA         ? p.ca.cert_path
-                                                                 : by == BY_OTHER_CA ? p.stranger_ca.cert_path
-                                                                                     : NULL,
-                                                                 NULL, by == BY_PIN || by == BY_OTHER_PIN ? pin : NULL);
+    struct tls *listen = server_tls(c, NULL),
+               *dial = client_tls(by == BY_CA         ? p.ca.cert_path
+                                  : by == BY_OTHER_CA ? p.stranger_ca.cert_path
+                                                      : NULL,
+                                  NULL, by == BY_PIN || by == BY_OTHER_PIN ? pin : NULL);
     site_open_tls(&w, listen, 10000);
     const char *port = strrchr(http_server_url(w.server), ':');
     ck_assert_int_eq(strncmp(http_server_url(w.server), "https://", 8), 0);
@@ -505,6 +508,58 @@ START_TEST(new_files_count_for_new_connections)
 }
 END_TEST
 
+static struct trust *trust_of(const struct papers *p)
+{
+    struct trust *t = calloc(1, sizeof *t);
+    struct lq_fault fault = {0};
+    const struct trust_opts o = {
+        .tls_cert = p->server.cert_path, .tls_key = p->server.key_path, .tls_ca = p->ca.cert_path};
+    ck_assert_msg(trust_init(t, &o, false, &fault) == LQ_OK, "%s", fault.text);
+    return t;
+}
+
+START_TEST(further_contexts_are_read_again_with_the_rest)
+{
+    static const char *const h2[] = {"h2", NULL};
+    struct papers p;
+    struct site w;
+    struct job j;
+    struct tls *listen_h2 = NULL, *dial_h2 = NULL, *pinned = NULL;
+    char pin[TLS_PIN_CHARS + 1];
+    papers_make(&p);
+    struct trust *t = trust_of(&p);
+    ck_assert_int_eq(tls_pin_of(p.server.cert_path, pin, NULL), LQ_OK);
+    ck_assert_int_eq(trust_tls(t, TLS_SERVER, h2, NULL, &listen_h2, NULL), LQ_OK);
+    ck_assert_int_eq(trust_tls(t, TLS_CLIENT, h2, NULL, &dial_h2, NULL), LQ_OK);
+    ck_assert_int_eq(trust_tls(t, TLS_CLIENT, h2, pin, &pinned, NULL), LQ_OK);
+    site_open_tls(&w, listen_h2, 10000);
+    const struct {
+        struct tls *dial;
+        bool before, after; /* the server's certificate becomes another of the same CA */
+    } cases[] = {
+        {dial_h2, true, true}, {pinned, true, false}, {t->dial, false, false}}; /* the last speaks http/1.1 alone */
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < N(cases); i++) {
+            struct http_pool *pool = pool_to(&w, http_server_url(w.server), cases[i].dial, NULL);
+            call(&j, &w, pool, "/hello");
+            ck_assert_msg((j.rc == LQ_OK) == (again ? cases[i].after : cases[i].before), "%d %d: %s", again, i,
+                          j.fault.text);
+            job_release(&j);
+            http_pool_free(pool);
+        }
+        struct cert fresh;
+        cert_make(&fresh, "server", &p.ca, "IP:127.0.0.1", -DAY, 30 * DAY); /* over the old files */
+        X509_free(fresh.x);
+        EVP_PKEY_free(fresh.key);
+        trust_reload(t);
+    }
+    site_close(&w);
+    trust_release(t);
+    free(t);
+    papers_release(&p);
+}
+END_TEST
+
 /* ---- keys in calls ---- */
 
 START_TEST(calls_carry_the_key)
@@ -539,6 +594,7 @@ int main(void)
     tcase_add_loop_test(t, clients_believe_whom_they_should, 0, N(beliefs));
     tcase_add_loop_test(t, client_certificates_are_required, 0, 3);
     tcase_add_test(t, new_files_count_for_new_connections);
+    tcase_add_test(t, further_contexts_are_read_again_with_the_rest);
     tcase_add_test(t, calls_carry_the_key);
 
     t = add_case(s, "wire");

@@ -11,8 +11,7 @@ __attribute__((constructor)) static void kit_make_tls(void)
     struct cert ca, server;
     cert_make(&ca, "ca", NULL, NULL, -60, 86400 * 30);
     cert_make(&server, "server", &ca, "DNS:localhost,IP:127.0.0.1", -60, 86400 * 30);
-    const struct tls_opts listen = {
-        .side = TLS_SERVER, .cert_path = server.cert_path, .key_path = server.key_path};
+    const struct tls_opts listen = {.side = TLS_SERVER, .cert_path = server.cert_path, .key_path = server.key_path};
     const struct tls_opts dial = {.side = TLS_CLIENT, .ca_path = ca.cert_path};
     struct lq_fault fault;
     if (tls_new(&listen, &kit_listen_tls, &fault) != LQ_OK || tls_new(&dial, &kit_dial_tls, &fault) != LQ_OK)
