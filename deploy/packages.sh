@@ -9,7 +9,7 @@ for group; do
     case $group in
     build) want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev" ;;
     demo) want="$want python3 python3-venv curl" ;;
-    test) want="$want python3 python3-venv python3-pytest check libsubunit-dev" ;;
+    test) want="$want python3 python3-venv python3-pytest python3-prometheus-client check libsubunit-dev" ;;
     clang) want="$want clang" ;;
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
