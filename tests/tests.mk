@@ -22,6 +22,7 @@ models:
 
 check:
 	@deploy/packages.sh build test
+	@tests/tools/promtool.sh $(BUILD)/tools
 	+@$(SUB) all check-build
 	+@$(SUB) models
 	+@$(SUB) check-unit

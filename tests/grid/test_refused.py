@@ -10,6 +10,7 @@ import time
 import pytest
 
 import grid
+from fake_shard import FakeShard, http
 
 F32, F16, I8 = (f"application/x-larql-ffn{x}" for x in ("", "-f16", "-i8"))
 VECTORS = os.path.join(os.path.dirname(__file__), "..", "vectors")
@@ -175,7 +176,21 @@ FRAMING = {
     "folded header": b"GET /v1/health HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n",
     "empty header name": b"GET /v1/health HTTP/1.1\r\nHost: x\r\n: b\r\n\r\n",
     "two lengths": HEAD + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "two different lengths": HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "list of lengths": HEAD + b"Content-Length: 3, 3\r\n\r\nabc",
     "signed length": HEAD + b"Content-Length: +3\r\n\r\nabc",
+    "negative length": HEAD + b"Content-Length: -3\r\n\r\nabc",
+    "blank in a length": HEAD + b"Content-Length: 1 3\r\n\r\nabc",
+    "hexadecimal length": HEAD + b"Content-Length: 0x3\r\n\r\nabc",
+    "empty length": HEAD + b"Content-Length: \r\n\r\nabc",
+    "length overflow": HEAD + b"Content-Length: 18446744073709551619\r\n\r\nabc",
+    "blank before the colon": HEAD + b"Content-Length : 3\r\n\r\nabc",
+    "bare LF inside a head": HEAD + b"Content-Length: 3\nX: y\r\n\r\nabc",
+    "bare CR": HEAD + b"X: a\rb\r\n\r\n",
+    "chunk size sign": HEAD + b"Transfer-Encoding: chunked\r\n\r\n+3\r\nabc\r\n0\r\n\r\n",
+    "chunk size minus": HEAD + b"Transfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n",
+    "chunk size empty": HEAD + b"Transfer-Encoding: chunked\r\n\r\n\r\nabc\r\n0\r\n\r\n",
+    "chunk with a bare LF": HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\nabc\n0\n\n",
     "length and chunked": HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "other coding": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "no host": b"GET /v1/health HTTP/1.1\r\n\r\n",
@@ -220,6 +235,27 @@ def test_expect(url):
     out = raw(url, HEAD + f"Content-Type: {F32}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
               f"Connection: close\r\n\r\n".encode() + body)
     assert out.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 "), out
+
+
+def test_legal_chunk_extensions_work(url):
+    body = single(1)
+    out = raw(url, HEAD + f"Content-Type: {F32}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode() +
+              b"10;a=b\r\n" + body[:16] + b"\r\n18;c=d\r\n" + body[16:] + b"\r\n0\r\nT: v\r\n\r\n")
+    assert out.startswith(b"HTTP/1.1 200 "), out
+
+
+def test_router_says_continue_before_it_asks_the_shard():
+    body = single(1)
+    with FakeShard(lambda r, c: http(200, b"x" * 36, F32)) as shard, grid.router(f"0-7={shard.url}") as r:
+        host, port = r.url.rsplit("/", 1)[1].rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=20 * grid.TIMEOUT_X) as s:
+            s.sendall(HEAD + f"Content-Type: {F32}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
+                      "Connection: close\r\n\r\n".encode())
+            assert s.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert not shard.requests
+            s.sendall(body)
+            assert s.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert len(shard.requests) == 1 and not shard.requests[0].all("Expect")
 
 
 @pytest.fixture(params=["shard", "router"], scope="module")

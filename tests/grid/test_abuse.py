@@ -1,0 +1,101 @@
+"""5,000 slow and half-open connections: while they are there another client's requests all
+succeed, and afterwards descriptors and memory are what they were."""
+import json
+import os
+import resource
+import socket
+import struct
+import time
+
+import pytest
+
+import grid
+
+F32 = "application/x-larql-ffn"
+CROWD_N = 5000
+HEAD = b"POST /v1/walk-ffn HTTP/1.1\r\nHost: x\r\n"
+ROWS = 2048  # an answer of 48 KB, which nobody reads
+BIG = struct.pack("<IIII", 1, ROWS, 1, 0) + struct.pack("<6f", 0.5, 1, -1, 2, 0.25, 1) * ROWS
+KINDS = (
+    b"POST /v1/walk",                                                                     # a header that trickles
+    b"",                                                                                  # no byte at all
+    HEAD + f"Content-Type: {F32}\r\nContent-Length: 40\r\n\r\n".encode(),                 # a body that never comes
+    HEAD + f"Content-Type: {F32}\r\nContent-Length: {len(BIG)}\r\n\r\n".encode() + BIG,   # an answer left unread
+)
+PATIENCE = ("--header-timeout-ms", "2000", "--body-timeout-ms", "2000", "--idle-timeout-ms", "2000")
+
+
+def files_n(p):
+    return len(os.listdir(f"/proc/{p.process.pid}/fd"))
+
+
+def resident_mb(p):
+    with open(f"/proc/{p.process.pid}/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * resource.getpagesize() / (1 << 20)
+
+
+def connections_n(p, program):
+    page = grid.get(p.url, "/metrics")[2].decode()
+    return int(float(next(x.split()[1] for x in page.splitlines() if x.startswith(f"larql_{program}_connections "))))
+
+
+def ask(url):
+    body = struct.pack("<IIII", 3, 1, 1, 0) + struct.pack("<6f", *[0.5] * 6)
+    return grid.post(url, "/v1/walk-ffn", body, {"Content-Type": F32})[0]
+
+
+def crowd_of(url, n):
+    """n sockets that have sent their part, as far as it went without waiting."""
+    host, port = url.rsplit("/", 1)[1].rsplit(":", 1)
+    crowd = []
+    for i in range(n):
+        kind = KINDS[i % 4] if i % 40 == 3 or i % 4 != 3 else KINDS[2]  # of the large ones a tenth
+        s = socket.socket()
+        if len(kind) > 1000:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect((host, int(port)))
+        if len(kind) > 1000:
+            s.settimeout(30 * grid.TIMEOUT_X)
+            s.sendall(kind)
+        elif kind:
+            s.send(kind)
+        crowd.append(s)
+    return crowd
+
+
+def settled(p, program, limit_s=60):
+    """Until the timers have ended all connections but the one that asks."""
+    until = time.monotonic() + limit_s * grid.TIMEOUT_X
+    while connections_n(p, program) > 1:
+        assert time.monotonic() < until, f"{connections_n(p, program)} connections are left"
+    return files_n(p), resident_mb(p)
+
+
+@pytest.mark.parametrize("program", ["shard", "router"])
+def test_slow_and_half_open_connections(synthetic, program):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < CROWD_N + 500:
+        pytest.skip(f"at most {hard} open files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with grid.shard(synthetic, "0-7", *PATIENCE) as s, grid.router(f"0-7={s.url}", *PATIENCE) as r:
+            p = s if program == "shard" else r
+            assert ask(p.url) == 200
+            rounds = []
+            files = files_n(p)
+            for _ in range(2):
+                crowd = crowd_of(p.url, CROWD_N)
+                assert [x for x in (ask(p.url) for _ in range(50)) if x != 200] == []
+                after = settled(p, program)
+                for c in crowd:
+                    c.close()
+                rounds.append(after)
+            assert json.loads(grid.get(p.url, "/v1/health")[2])["status"] == "ok"
+            assert rounds[1][0] <= files + 4, (files, rounds)  # the pool's connections to the shard
+            if not grid.SANITIZED:  # a second crowd finds the memory of the first
+                assert False, rounds
+            page = grid.get(p.url, "/metrics")[2].decode()
+            refused = f'larql_{program}_refused_total{{reason="timeout"}} '
+            assert int(next(x.split()[1] for x in page.splitlines() if x.startswith(refused))) > CROWD_N / 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
