@@ -1,4 +1,5 @@
 /* admin: what the router tells about itself and its shards (docs/protocol.md, 5). */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -73,6 +74,15 @@ static void answer_health(void *arg, struct http_req *r)
                                   (json_int_t)served_n(rt->crew), "coverage", "layers",
                                   (json_int_t)(known ? known->stats.layers : 0), "mapped", (json_int_t)mapped, "live",
                                   (json_int_t)live));
+}
+
+void admin_status_text(const void *router, char *text, size_t text_n)
+{
+    const struct router *rt = router;
+    uint64_t mapped, live;
+    count_layers(rt, &mapped, &live);
+    snprintf(text, text_n, "%llu of %llu layers have a live shard, %zu of %zu shards are up",
+             (unsigned long long)live, (unsigned long long)mapped, up_n(rt), rt->links_n);
 }
 
 static json_t *wire_intersection(const struct router *rt)

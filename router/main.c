@@ -129,6 +129,8 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
                                          .draining = &rt->draining,
                                          .drain_ms = (uint64_t)o->drain_ms};
     }
+    drains->status = admin_status_text;
+    drains->status_arg = crew->routers;
     enum lq_err rc = serve_drain_on_signals(drains, fault);
     for (size_t i = 1; i < crew->routers_n && !rc; i++) {
         struct router *rt = &crew->routers[i];

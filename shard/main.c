@@ -113,12 +113,23 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
     return rc;
 }
 
+static void status_text(const void *shard, char *text, size_t text_n)
+{
+    const struct shard *s = shard;
+    snprintf(text, text_n, "layers %u-%u of %u of %.100s", s->layer_first, s->layer_last, s->arch.layers_n,
+             s->model_id);
+}
+
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc =
         serve_listen(s->loop, &o->serve, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
-    struct serve_drain drain = {
-        .loop = s->loop, .server = s->server, .draining = &s->draining, .drain_ms = (uint64_t)o->serve.drain_ms};
+    struct serve_drain drain = {.loop = s->loop,
+                                .server = s->server,
+                                .draining = &s->draining,
+                                .drain_ms = (uint64_t)o->serve.drain_ms,
+                                .status = status_text,
+                                .status_arg = s};
     if (!rc)
         rc = serve_drain_on_signals(&drain, fault);
     if (rc)
