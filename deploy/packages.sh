@@ -1,7 +1,7 @@
 #!/bin/sh
 # packages.sh GROUP...: installs what a group of make targets needs on Debian 12
 # and asks for root only when something is missing. Groups: build, demo, test,
-# clang, fuzz, arm64, valgrind, golden, bench.
+# clang, fuzz, arm64, valgrind, golden, bench, deb, deploy.
 set -eu
 
 want=
@@ -9,11 +9,13 @@ for group; do
     case $group in
     build) want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev" ;;
     demo) want="$want python3 python3-venv curl" ;;
-    test) want="$want python3 python3-venv python3-pytest check libsubunit-dev" ;;
+    test) want="$want python3 python3-venv python3-pytest check libsubunit-dev iproute2" ;;
     clang) want="$want clang" ;;
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
     valgrind) want="$want valgrind" ;;
+    deb) want="$want dpkg-dev" ;;
+    deploy) want="$want dpkg-dev lintian mmdebstrap systemd pkg-config iproute2 libseccomp2 man-db" ;;
     bench) want="$want python3 nginx-light haproxy"
         command -v npm >/dev/null || want="$want npm" ;;
     golden) # an npm of another origin will do, and conflicts with the package
