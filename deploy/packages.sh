@@ -1,7 +1,7 @@
 #!/bin/sh
 # packages.sh GROUP...: installs what a group of make targets needs on Debian 12
 # and asks for root only when something is missing. Groups: build, demo, test,
-# clang, fuzz, arm64, valgrind, golden, bench, deb, deploy.
+# clang, fuzz, arm64, valgrind, golden, bench, deb, deploy, container.
 set -eu
 
 want=
@@ -16,6 +16,7 @@ for group; do
     valgrind) want="$want valgrind" ;;
     deb) want="$want dpkg-dev" ;;
     deploy) want="$want dpkg-dev lintian mmdebstrap systemd pkg-config iproute2 libseccomp2 man-db" ;;
+    container) want="$want buildah" ;;
     bench) want="$want python3 nginx-light haproxy"
         command -v npm >/dev/null || want="$want npm" ;;
     golden) # an npm of another origin will do, and conflicts with the package
