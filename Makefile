@@ -26,19 +26,22 @@ Q := $(if $(V),,@)
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
 ALL_CFLAGS := -std=gnu11 -ffp-contract=off -fno-common -fPIC -pthread $(WARN) $(if $(DEV),-Werror) \
 	$(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) $(CFLAGS)
-ALL_CPPFLAGS := -I. -D_GNU_SOURCE -DLQ_VERSION='"$(VERSION)"' -DLLHTTP_STRICT_MODE=1 -I$(LLHTTP_INC) $(CPPFLAGS)
+ALL_CPPFLAGS := -I. -I$(BUILD)/gen -D_GNU_SOURCE -DLQ_VERSION='"$(VERSION)"' -DLLHTTP_STRICT_MODE=1 -I$(LLHTTP_INC) $(CPPFLAGS)
 ALL_LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
 LIBS_proto := -ljansson -lm
-LIBS_common := -levent_core -levent_extra -levent_pthreads $(LIBS_proto)
+LIBS_ffn := -levent_core -levent_extra -levent_pthreads -levent_openssl -lssl -lcrypto $(LIBS_proto)
+LIBS_common := -lnghttp2 -lprotobuf-c $(LIBS_ffn)
 BLIS_DIR := $(firstword $(wildcard /usr/lib/*/blis-serial /usr/lib/*/blis-pthread /usr/lib/*/blis-openmp))
 BLIS_INC := $(firstword $(wildcard /usr/include/*/blis-serial /usr/include/*/blis-pthread /usr/include/*/blis-openmp /usr/include/blis))
-LIBS_model := $(if $(BLIS_DIR),-L$(BLIS_DIR)) -lblis $(LIBS_common)
+LIBS_model := $(if $(BLIS_DIR),-L$(BLIS_DIR)) -lblis -lcrypto $(LIBS_common)
 LIBS_client := -lpcre2-8 $(LIBS_model)
 LIBS_check := -lcheck -lsubunit -lrt
 
 src = $(filter-out %/main.c,$(wildcard $(1)/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+GRID_H := $(BUILD)/gen/proto/grid.pb-c.h
+GRID_OBJ := $(BUILD)/obj/gen/grid.pb-c.o
 LLHTTP_OBJS := $(patsubst %,$(BUILD)/obj/llhttp/%.o,llhttp http api)
 
 ARCHIVES := $(patsubst %,$(BUILD)/lib/%.a,proto common model router shard client)
@@ -67,7 +70,7 @@ $(BUILD)/.flags: FORCE
 .PHONY: FORCE
 FORCE:
 
-$(BUILD)/obj/%.o: %.c $(BUILD)/.flags
+$(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(GRID_H)
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  CC    $<")
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
@@ -81,6 +84,15 @@ $(BUILD)/obj/llhttp/%.o: $(LLHTTP_SRC)/%.c $(BUILD)/.flags
 	@$(if $(V),,echo "  CC    llhttp/$*.c")
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -w -c $< -o $@
 
+# The grid's messages: before any object, since which ones include them is not known yet.
+$(GRID_H) $(GRID_H:.h=.c) &: proto/grid.proto
+	@mkdir -p $(BUILD)/gen
+	@$(if $(V),,echo "  GEN   $@")
+	$(Q)protoc-c --c_out=$(BUILD)/gen $<
+$(GRID_OBJ): $(GRID_H:.h=.c) $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -w -c $< -o $@
+
 define archive
 $(BUILD)/lib/$(1).a: $(call obj,$(call src,$(1))) $(2)
 	@mkdir -p $$(@D)
@@ -88,7 +100,7 @@ $(BUILD)/lib/$(1).a: $(call obj,$(call src,$(1))) $(2)
 	$(Q)rm -f $$@ && $(AR) rcs $$@ $$^
 endef
 $(foreach d,proto model router shard client,$(eval $(call archive,$(d),)))
-$(eval $(call archive,common,$(LLHTTP_OBJS)))
+$(eval $(call archive,common,$(LLHTTP_OBJS) $(GRID_OBJ)))
 
 # ---- programs and the client library ----------------------------------------
 define program
@@ -101,8 +113,10 @@ $(eval $(call program,larql-router,router))
 $(eval $(call program,larql-shard,shard))
 $(eval $(call program,larql,client))
 
-# What liblarql_ffn is made of: the remote back end and what lies below it.
-FFN_OBJS := $(call obj,$(wildcard client/remote*.c) $(call src,common) $(call src,proto)) $(LLHTTP_OBJS)
+# What liblarql_ffn is made of: the remote back end and what lies below it, without the
+# grid's own protocol and the libraries of that.
+FFN_OBJS := $(call obj,$(wildcard client/remote*.c) $(filter-out common/grpc% common/grid%,$(call src,common)) \
+	$(call src,proto)) $(LLHTTP_OBJS)
 $(FFN_A): $(FFN_OBJS)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -112,7 +126,7 @@ $(BUILD)/lib/symbols.map: client/symbols.txt
 $(FFN_SO): $(FFN_OBJS) $(BUILD)/lib/symbols.map
 	@$(if $(V),,echo "  LINK  $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,liblarql_ffn.so.0 -Wl,--version-script=$(BUILD)/lib/symbols.map \
-		-o $@ $(FFN_OBJS) $(LIBS_common)
+		-o $@ $(FFN_OBJS) $(LIBS_ffn)
 	$(Q)ln -sf $(notdir $@) $(BUILD)/lib/liblarql_ffn.so.0 && ln -sf $(notdir $@) $(BUILD)/lib/liblarql_ffn.so
 
 # ---- tests: tests/unit/ROOM/test_*.c link ROOM's archive and the ones below ---

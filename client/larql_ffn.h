@@ -43,9 +43,16 @@ struct lq_ffn_opts {
     uint64_t deadline_ms;  /* one call; 30000 */
     uint64_t connect_ms;   /* 1000 */
     uint64_t busy_poll_us; /* 0; poll so long for an answer before sleeping: saves a wake-up a call, costs the core */
+    /* The key that the server wants, itself or by the path of a file whose first it is (which
+     * wins); both NULL: none. Never in `why`, never in a log. */
+    const char *api_key_file, *api_key;
+    /* https://: PEM files. Whom to trust (NULL: the system's), and what is shown to a server that
+     * asks for a client's certificate (both or none). Read once, by lq_ffn_connect(). */
+    const char *tls_ca, *tls_cert, *tls_key;
 };
 
-/* Defaults: f16, or f32 with LARQL_F16_WIRE=0, or i8 with LARQL_I8_WIRE=1. */
+/* Defaults: f16, or f32 with LARQL_F16_WIRE=0, or i8 with LARQL_I8_WIRE=1; api_key is
+ * LARQL_API_KEY's, where that is set. */
 void lq_ffn_opts_init(struct lq_ffn_opts *o);
 
 struct lq_ffn;

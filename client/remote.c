@@ -16,11 +16,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "common/clock.h"
 #include "common/http.h"
+#include "common/keys.h"
 #include "common/peer_stats.h"
 #include "common/spin.h"
+#include "common/tls.h"
 #include "proto/codec.h"
 #include "proto/cpu.h"
 #include "proto/negotiate.h"
@@ -39,6 +42,8 @@ enum {
 struct lq_ffn {
     struct event_base *base;
     struct http_pool *pool;
+    struct keys *keys; /* NULL: none */
+    struct tls *tls;
     struct codec_ops codec;
     struct lq_ffn_opts opts;
     struct peer_stats server; /* what /v1/stats said */
@@ -46,6 +51,8 @@ struct lq_ffn {
     bool compact_taken;       /* a non-f32 body was answered with 200 */
     struct lq_ffn_stats stats;
     struct spin spin;
+    uint64_t session; /* random: X-Request-Id is this and the number of the call */
+    char req_id[40];  /* of the last call: what router and shard log of it */
 };
 
 /* One HTTP exchange, run to its end. */
@@ -145,6 +152,9 @@ static enum lq_ffn_rc explain(const struct lq_ffn *f, struct exchange *x, const 
     size_t n;
     const char *p = body_of(x, &n);
     wire_json_error_text(p, n, text, sizeof text);
+    if (x->status >= 500 && *f->req_id) /* theirs: what to look for in their logs */
+        return say(why, LQ_FFN_REFUSED, "%s at %s: status %d: %s (request %s)", where, url, x->status, text,
+                   f->req_id);
     return say(why, LQ_FFN_REFUSED, "%s at %s: status %d: %s", where, url, x->status, text);
 }
 
@@ -163,6 +173,8 @@ void lq_ffn_opts_init(struct lq_ffn_opts *o)
     *o = (struct lq_ffn_opts){.wire = LQ_FFN_WIRE_F16, .deadline_ms = 30000, .connect_ms = 1000};
     (void)env_bool("LARQL_F16_WIRE", true, &f16); /* a bad value is refused by lq_ffn_connect() */
     (void)env_bool("LARQL_I8_WIRE", false, &i8);
+    const char *key = getenv("LARQL_API_KEY");
+    o->api_key = key && *key ? key : NULL;
     o->wire = i8 ? LQ_FFN_WIRE_I8 : f16 ? LQ_FFN_WIRE_F16 : LQ_FFN_WIRE_F32;
 }
 
@@ -198,6 +210,28 @@ static enum lq_ffn_rc read_server(struct lq_ffn *f, char *why)
     return rc;
 }
 
+/* What the options say of keys, certificates and the URL. */
+static enum lq_ffn_rc open_pool(struct lq_ffn *f, const char *url, char *why)
+{
+    const struct lq_ffn_opts *o = &f->opts;
+    const struct tls_opts to = {
+        .side = TLS_CLIENT, .cert_path = o->tls_cert, .key_path = o->tls_key, .ca_path = o->tls_ca};
+    struct http_pool_opts po;
+    struct lq_fault fault;
+    http_pool_opts_init(&po);
+    enum lq_err rc = LQ_OK;
+    if (o->api_key_file || o->api_key)
+        rc = keys_new(o->api_key_file, o->api_key, "api_key", &f->keys, &fault);
+    if (!rc)
+        rc = tls_new(&to, &f->tls, &fault);
+    po.connect_timeout_ms = (uint32_t)o->connect_ms;
+    po.keys = f->keys;
+    po.tls = f->tls;
+    if (!rc)
+        rc = http_pool_new(f->base, url, &po, &f->pool, &fault);
+    return rc ? say(why, rc == LQ_NOMEM ? LQ_FFN_NOMEM : LQ_FFN_USAGE, "%s", fault.text) : LQ_FFN_OK;
+}
+
 enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, struct lq_ffn **out, char *why)
 {
     struct lq_fault fault;
@@ -214,23 +248,24 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
     struct sigaction old;
     if (sigaction(SIGPIPE, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
         (void)signal(SIGPIPE, SIG_IGN);
+    if (getrandom(&f->session, sizeof f->session, 0) != sizeof f->session)
+        f->session = clock_us(); /* no entropy: an id for logs can do without */
     if (o)
         f->opts = *o;
     else
         lq_ffn_opts_init(&f->opts);
     (void)spin_init(&f->spin, f->opts.busy_poll_us, 1); /* on one CPU it sleeps as ever */
-    struct http_pool_opts po;
-    http_pool_opts_init(&po);
-    po.connect_timeout_ms = (uint32_t)f->opts.connect_ms;
     if (f->opts.wire > LQ_FFN_WIRE_I8 || f->opts.deadline_ms == 0 || f->opts.deadline_ms > 86400000 ||
         f->opts.connect_ms == 0 || f->opts.connect_ms > 86400000 || f->opts.busy_poll_us > SPIN_US_MAX)
         rc = say(why, LQ_FFN_USAGE,
                  "options out of range: wire %d, deadline_ms %" PRIu64 ", connect_ms %" PRIu64
                  ", busy_poll_us %" PRIu64,
                  (int)f->opts.wire, f->opts.deadline_ms, f->opts.connect_ms, f->opts.busy_poll_us);
-    else if (cpu_allowed(&cpu, &fault) != LQ_OK || http_pool_new(f->base, url, &po, &f->pool, &fault) != LQ_OK)
-        rc = say(why, fault.code == LQ_NOMEM ? LQ_FFN_NOMEM : LQ_FFN_USAGE, "%s", fault.text);
+    else if (cpu_allowed(&cpu, &fault) != LQ_OK)
+        rc = say(why, LQ_FFN_USAGE, "%s", fault.text);
     else
+        rc = open_pool(f, url, why);
+    if (!rc)
         rc = read_server(f, why);
     if (rc) {
         lq_ffn_close(f);
@@ -249,6 +284,9 @@ void lq_ffn_close(struct lq_ffn *f)
         return;
     http_pool_free(f->pool);
     event_base_free(f->base);
+    peer_stats_release(&f->server);
+    keys_free(f->keys);
+    tls_free(f->tls);
     free(f);
 }
 
@@ -285,12 +323,14 @@ static struct evbuffer *encode(struct lq_ffn *f, const struct question *q, enum 
     return body;
 }
 
-static struct http_headers *request_headers(const struct lq_ffn *f, enum wire_format form)
+static struct http_headers *request_headers(struct lq_ffn *f, enum wire_format form)
 {
     struct http_headers *h = http_headers_new();
     char ms[32];
     snprintf(ms, sizeof ms, "%" PRIu64, f->opts.deadline_ms);
-    if (h && http_headers_add(h, "Content-Type", wire_content_type(form)) &&
+    snprintf(f->req_id, sizeof f->req_id, "%016" PRIx64 ".%" PRIu64, f->session, f->stats.calls);
+    if (h && http_headers_add(h, "X-Request-Id", f->req_id) &&
+        http_headers_add(h, "Content-Type", wire_content_type(form)) &&
         http_headers_add(h, "Accept", negotiate_client_accept((enum wire_format)f->opts.wire)) &&
         http_headers_add(h, "X-Larql-Deadline-Ms", ms))
         return h;

@@ -12,6 +12,7 @@
 #include <event2/event.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "proto/err.h"
 
@@ -44,6 +45,8 @@ void http_headers_at(const struct http_headers *h, size_t i, const char **name, 
 /* ---- server ---------------------------------------------------------- */
 
 struct http_server;
+struct keys;
+struct tls;
 struct http_req; /* one exchange; lives from on_request until answered or gone */
 
 struct http_server_opts {
@@ -55,6 +58,9 @@ struct http_server_opts {
     uint32_t idle_timeout_ms;   /* 75000: keep-alive */
     uint32_t connections_max;   /* 0: what the open-file limit allows, less 64 */
     const char *server_name;    /* Server: header */
+    /* NULL: plain. Borrowed; must outlive the server. A handshake must end within
+     * header_timeout_ms. Without effect on a unix socket. */
+    struct tls *tls;
     /* Several loops, one listener: the second and further servers name the first, whose
      * socket they accept from too (EPOLLEXCLUSIVE, not SO_REUSEPORT: a port has one
      * owner). It must outlive their http_server_new() only. Each takes its share of
@@ -72,13 +78,31 @@ typedef void (*http_on_request)(struct http_req *r, void *arg);
 /* Binds and listens (SO_REUSEADDR, not SO_REUSEPORT). LQ_IO names host, port, cause. */
 enum lq_err http_server_new(struct event_base *base, const struct http_server_opts *o, http_on_request on_request,
                             void *arg, struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
-/* "http://HOST:PORT" with the real port, IPv6 in brackets, or "unix:/path". */
+/* "http://HOST:PORT" (https:// with TLS) with the real port, IPv6 in brackets, or "unix:/path". */
 const char *http_server_url(const struct http_server *s);
 size_t http_server_connections_n(const struct http_server *s); /* from any thread */
 /* Stops accepting, closes idle connections, answers carry Connection: close. */
 void http_server_drain(struct http_server *s);
 /* Closes everything; open requests get their on_gone. */
 void http_server_free(struct http_server *s);
+
+/* What the listener and the framing turn away, by reason; QUEUE and KEY are for handlers.
+ * CONNECTIONS: how often accepting stopped at connections_max, or for want of descriptors
+ * (newcomers then wait in the backlog); TIMEOUT: a head or body too slow, an answer unread. */
+enum http_refused {
+    HTTP_REFUSED_CONNECTIONS,
+    HTTP_REFUSED_HEADER,
+    HTTP_REFUSED_FRAMING,
+    HTTP_REFUSED_BODY,
+    HTTP_REFUSED_TIMEOUT,
+    HTTP_REFUSED_QUEUE,
+    HTTP_REFUSED_KEY,
+    HTTP_REFUSED_N
+};
+#define HTTP_REFUSED_WORDS "connections", "header", "framing", "body", "timeout", "queue", "key"
+struct metric;
+/* Counts them from now on, in counters[HTTP_REFUSED_N], which must outlive the server. */
+void http_server_count_refused(struct http_server *s, struct metric *const *counters);
 
 /* Facts of a request; strings live as long as it does. */
 const char *http_req_method(const struct http_req *r); /* "POST" */
@@ -90,6 +114,8 @@ http_req_length(const struct http_req *r); /* Content-Length; 0 without a body; 
 const char *http_req_id(const struct http_req *r); /* X-Request-Id of the client, or one made here */
 struct event_base *http_req_base(const struct http_req *r);
 uint64_t http_req_start_us(const struct http_req *r); /* header whole */
+/* Who sent it: the socket's peer. False: not known. */
+bool http_req_peer(const struct http_req *r, struct sockaddr_storage *a);
 
 /* May r's body be read? LQ_BAD_EXPECT, or LQ_BIG_BODY when its length is over limit_bytes:
  * what http_req_read() answers by itself, for who must know before. */
@@ -118,7 +144,7 @@ void http_req_on_gone(struct http_req *r, void (*fn)(struct http_req *r, void *a
  * unread the connection is closed the gentle way (docs/protocol.md, 4, end). */
 void http_req_reply(struct http_req *r, int status, const struct http_headers *headers, struct evbuffer *body);
 /* The JSON error of a fault: status by code, {"error","request_id"}, Retry-After: 1
- * on 503, Allow when `allow` is given. */
+ * on 503 and 10 on 429, WWW-Authenticate on 401, Allow when `allow` is given. */
 void http_req_reply_fault(struct http_req *r, const struct lq_fault *fault, const char *allow);
 /* Convenience: a JSON text of n bytes (copied). */
 void http_req_reply_text(struct http_req *r, int status, const char *content_type, const char *text, size_t n);
@@ -139,15 +165,19 @@ struct http_pool;
 struct http_call;
 
 struct http_pool_opts {
-    uint32_t connect_timeout_ms; /* 1000 */
+    uint32_t connect_timeout_ms; /* 1000; TLS's handshake included */
     uint32_t idle_timeout_ms;    /* 60000: shorter than the servers' 75 s */
     uint32_t inflight_max;       /* 64; further calls wait in order (their deadline runs) */
     uint32_t idle_max;           /* 64 connections kept */
+    struct tls *tls;             /* for https://; borrowed, must outlive the pool */
+    /* Each call carries `Authorization: Bearer` with the first of them, as it is then; NULL:
+     * none. Borrowed, must outlive the pool. */
+    const struct keys *keys;
 };
 void http_pool_opts_init(struct http_pool_opts *o);
 
-/* url: http://HOST[:PORT][/], unix:/path. https:// and anything else: LQ_USAGE
- * naming it. A trailing slash is ignored. Names are resolved without blocking. */
+/* url: http://HOST[:PORT][/] (80), https:// (443; needs o->tls), unix:/path. Anything else:
+ * LQ_USAGE naming it. A trailing slash is ignored. Names are resolved without blocking. */
 enum lq_err http_pool_new(struct event_base *base, const char *url, const struct http_pool_opts *o,
                           struct http_pool **out, struct lq_fault *fault) LQ_MUST_CHECK;
 const char *http_pool_url(const struct http_pool *p);     /* without the trailing slash */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/http_pool_impl.h"
+#include "common/keys.h"
 
 /* ---- the end ------------------------------------------------------------------------------ */
 
@@ -96,12 +97,16 @@ static bool is_line_part(const char *s)
 
 static bool write_head(struct http_call *c, const struct http_call_opts *o)
 {
-    char text[HTTP_DECIMAL_CHARS];
+    const struct keys *keys = c->pool->opts.keys;
+    char text[HTTP_DECIMAL_CHARS], bearer[KEY_BEARER_CHARS + 1] = "";
     uint64_t length = o->streamed ? o->stream_length : o->body ? evbuffer_get_length(o->body) : 0;
     bool sized = o->body || o->streamed || strcmp(o->method, "POST") == 0;
     c->chunked = o->streamed && length == HTTP_LENGTH_UNKNOWN;
     c->stream_left = length;
-    const char *const begin[] = {o->method, " ", o->path, " HTTP/1.1\r\nHost: ", c->pool->host_header, "\r\n", NULL};
+    const char *const begin[] = {o->method, " ", o->path, " HTTP/1.1\r\nHost: ", c->pool->host_header, "\r\n",
+                                 keys ? "Authorization: " : "", bearer, keys ? "\r\n" : "", NULL};
+    if (keys)
+        keys_bearer(keys, bearer);
     const char *const chunked_end[] = {"Transfer-Encoding: chunked\r\n\r\n", NULL};
     const char *const sized_end[] = {"Content-Length: ", http_decimal(length, text), "\r\n\r\n", NULL};
     const char *const bare_end[] = {"\r\n", NULL};

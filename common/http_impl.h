@@ -9,7 +9,7 @@
 #include "common/http_parse.h"
 #include "common/log.h"
 
-enum { HTTP_ID_CHARS = 128 };
+enum { HTTP_ID_CHARS = 128, TLS_LOG_INTERVAL_US = 1000000 };
 
 enum conn_state {
     CONN_IDLE,   /* keep-alive, no byte of a request; idle timeout */
@@ -59,9 +59,11 @@ struct http_server {
     int listen_fd, share_fd; /* -1: none; share_fd: the epoll through which several loops wait for listen_fd */
     struct event *accept_ev; /* NULL: not listening any more */
     struct event *resume_ev; /* listens again after it ran out of descriptors */
-    struct log_limit full_log, accept_log;
+    struct log_limit full_log, accept_log, tls_log;
+    struct tls *tls; /* NULL: plain */
     http_on_request on_request;
     void *arg;
+    struct metric *const *refused; /* [HTTP_REFUSED_N], or NULL: not counted */
     struct conn *conns;
     _Atomic size_t conns_n;
     bool draining;
@@ -82,6 +84,7 @@ void listen_room(struct http_server *s);
 
 /* ---- http_server.c ---- */
 
+void server_refused(const struct http_server *s, enum http_refused why);
 /* A connected socket becomes a connection of s; closed when out of memory. */
 void server_take(struct http_server *s, int fd);
 /* Runs the connection's machine: as many steps as can be taken now. */

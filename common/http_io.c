@@ -40,7 +40,7 @@ void guard_doom(struct http_guard *g)
 
 /* ---- doors ------------------------------------------------------------------------- */
 
-static void end(struct http_io *io, enum io_end how, int error)
+void io_end(struct http_io *io, enum io_end how, int error)
 {
     if (!io->bev)
         return;
@@ -102,11 +102,11 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
     if (have > had)
         io->ops->on_bytes(io);
     if (n < 0)
-        end(io, error ? IO_BROKEN : IO_CLOSED, error);
+        io_end(io, error ? IO_BROKEN : IO_CLOSED, error);
     guard_leave(guard);
 }
 
-static void on_write(struct bufferevent *bev, void *arg)
+void io_on_write(struct bufferevent *bev, void *arg)
 {
     (void)bev;
     struct http_io *io = arg;
@@ -129,11 +129,11 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         if (event_add(io->reader, NULL) == 0)
             io->ops->on_connected(io);
         else
-            end(io, IO_BROKEN, ENOMEM);
+            io_end(io, IO_BROKEN, ENOMEM);
     } else if (what & BEV_EVENT_TIMEOUT) {
-        end(io, IO_STALLED, ETIMEDOUT);
+        io_end(io, IO_STALLED, ETIMEDOUT);
     } else if (!io->connected || io->paused || io->ended) {
-        end(io, IO_BROKEN, error);
+        io_end(io, IO_BROKEN, error);
     } /* else the read side finds the same end, after what the peer had said before it
        * left: an answer that refuses a body */
     guard_leave(guard);
@@ -185,26 +185,42 @@ enum lq_err io_init(struct http_io *io, struct event_base *base, const struct ht
     return LQ_NOMEM;
 }
 
-enum lq_err io_open(struct http_io *io, int fd, bool connecting, uint32_t write_timeout_ms)
+static bool plain_open(struct http_io *io, int fd)
+{
+    io->bev = bufferevent_socket_new(io->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (!io->bev)
+        return false;
+    bufferevent_setcb(io->bev, NULL, io_on_write, on_event, io);
+    io->reader = event_new(io->base, fd, EV_READ | EV_PERSIST, on_readable, io);
+    return io->reader;
+}
+
+/* Waits for the other side: for its connection, or for its bytes. A TLS one does already. */
+static bool begin(struct http_io *io, bool connecting)
+{
+    if (io->tls)
+        return true;
+    return connecting ? bufferevent_socket_connect(io->bev, NULL, 0) == 0 : event_add(io->reader, NULL) == 0;
+}
+
+enum lq_err io_open(struct http_io *io, int fd, SSL *ssl, bool connecting, uint32_t write_timeout_ms)
 {
     int one = 1;
     if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0) {
         /* A unix socket has none to set. */
     }
-    io->connected = !connecting;
-    io->ended = io->paused = io->broken = false;
-    io->bev = bufferevent_socket_new(io->base, fd, BEV_OPT_CLOSE_ON_FREE);
-    if (!io->bev) {
+    io->tls = ssl != NULL;
+    io->connected = !connecting && !ssl;
+    io->ended = io->paused = io->broken = io->spoke_http = false;
+    io->why[0] = '\0';
+    bool ok = ssl ? io_tls_open(io, fd, ssl) : plain_open(io, fd);
+    if (!io->bev)
         close(fd);
-        return LQ_NOMEM;
-    }
-    bufferevent_setcb(io->bev, NULL, on_write, on_event, io);
-    (void)bufferevent_set_max_single_write(io->bev, HTTP_HIGH_WATER_BYTES);
     struct timeval tv = {.tv_sec = write_timeout_ms / 1000, .tv_usec = (suseconds_t)(write_timeout_ms % 1000) * 1000};
-    io->reader = event_new(io->base, fd, EV_READ | EV_PERSIST, on_readable, io);
-    bool ok = io->reader && (write_timeout_ms == 0 || bufferevent_set_timeouts(io->bev, NULL, &tv) == 0);
-    if (ok)
-        ok = connecting ? bufferevent_socket_connect(io->bev, NULL, 0) == 0 : event_add(io->reader, NULL) == 0;
+    if (ok) {
+        (void)bufferevent_set_max_single_write(io->bev, HTTP_HIGH_WATER_BYTES);
+        ok = (write_timeout_ms == 0 || bufferevent_set_timeouts(io->bev, NULL, &tv) == 0) && begin(io, connecting);
+    }
     if (!ok)
         io_close(io);
     return ok ? LQ_OK : LQ_NOMEM;
@@ -281,7 +297,9 @@ void io_read_on(struct http_io *io)
     if (!io->paused || !io->bev || io->ended || evbuffer_get_length(io->in) >= HTTP_HIGH_WATER_BYTES)
         return;
     io->paused = false;
-    if (event_add(io->reader, NULL) != 0)
+    if (io->tls)
+        io_tls_read_on(io);
+    else if (event_add(io->reader, NULL) != 0)
         io_break(io);
 }
 
@@ -294,7 +312,7 @@ void io_flush(struct http_io *io, bool whole)
 {
     if (io->bev && whole && !io->broken) {
         /* Most messages fit the socket's buffer: one write now saves a turn of the loop. */
-        if (io->connected && io_output_n(io) == 0)
+        if (io->connected && !io->tls && io_output_n(io) == 0)
             (void)evbuffer_write(io->out, bufferevent_getfd(io->bev));
         if (evbuffer_get_length(io->out) > 0 && bufferevent_write_buffer(io->bev, io->out) != 0)
             whole = false;
@@ -312,6 +330,8 @@ void io_low_water(struct http_io *io, size_t low)
 
 void io_shut_write(struct http_io *io)
 {
+    if (io->bev && io->tls)
+        io_tls_shut(io);
     if (io->bev)
         (void)shutdown(bufferevent_getfd(io->bev), SHUT_WR);
 }
@@ -325,7 +345,8 @@ void io_reset_on_close(struct http_io *io)
 
 const char *io_error(const struct http_io *io)
 {
-    return io->error == ECONNREFUSED                       ? "connection refused"
+    return io->why[0]                                      ? io->why
+           : io->error == ECONNREFUSED                     ? "connection refused"
            : io->error == ECONNRESET || io->error == EPIPE ? "connection reset"
            : io->error                                     ? strerror(io->error)
                                                            : "connection closed";

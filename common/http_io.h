@@ -2,12 +2,14 @@
  * again after this turn). What server and client connections share; knows no HTTP.
  * Writing and connecting are a bufferevent's. Reading is not: libevent 2.1 reads at
  * most 4 KB a turn, each after an ioctl, which makes six turns of a 20 KB body.
+ * Under TLS reading is a bufferevent's too (http_io_tls.c), a record of 16 KB a turn.
  * Private to common/http_*. Never freed under its own callbacks: io_kill() now, the
  * owner's on_kick frees. */
 #ifndef LQ_COMMON_HTTP_IO_H
 #define LQ_COMMON_HTTP_IO_H
 
 #include <event2/bufferevent.h>
+#include <openssl/types.h>
 
 #include "common/http.h"
 
@@ -52,13 +54,17 @@ struct http_io {
     uint64_t deadline_us; /* 0: none */
     uint64_t wake_us;     /* when the timer fires; 0: not pending */
     bool connected, ended, paused, broken;
-    int error; /* errno of IO_BROKEN */
+    bool tls;
+    bool spoke_http; /* the peer sent a plain request where TLS was to begin */
+    int error;       /* errno of IO_BROKEN */
+    char why[128];   /* of the TLS layer, in place of error; "": it has none */
 };
 
 enum lq_err io_init(struct http_io *io, struct event_base *base, const struct http_io_ops *ops,
                     struct http_guard *guard) LQ_MUST_CHECK; /* releases what it made when it fails */
-/* Takes fd, on failure too. connecting: a connect() is under way. */
-enum lq_err io_open(struct http_io *io, int fd, bool connecting, uint32_t write_timeout_ms) LQ_MUST_CHECK;
+/* Takes fd and ssl (NULL: plain), on failure too. connecting: a connect() is under way.
+ * Under TLS on_connected comes when the handshake is done, of a server's too. */
+enum lq_err io_open(struct http_io *io, int fd, SSL *ssl, bool connecting, uint32_t write_timeout_ms) LQ_MUST_CHECK;
 void io_close(struct http_io *io);   /* the socket; another may be opened */
 void io_kill(struct http_io *io);    /* closes for good: no more callbacks but on_kick */
 void io_release(struct http_io *io); /* frees all */
@@ -77,10 +83,19 @@ size_t io_output_n(const struct http_io *io);
 void io_flush(struct http_io *io, bool whole);
 /* on_drained at <= low bytes of output. */
 void io_low_water(struct http_io *io, size_t low);
-void io_shut_write(struct http_io *io);
+void io_shut_write(struct http_io *io); /* the output is out; under TLS a close_notify goes first */
 void io_reset_on_close(struct http_io *io); /* the peer gets a reset, not an end */
 
-/* The text of io->error. */
+/* Why it ended, for people. */
 const char *io_error(const struct http_io *io);
+
+/* ---- between http_io.c and http_io_tls.c ---- */
+
+/* Makes io->bev and io->reader of the socket; takes ssl. False: out of memory. */
+bool io_tls_open(struct http_io *io, int fd, SSL *ssl);
+void io_tls_read_on(struct http_io *io);
+void io_tls_shut(struct http_io *io);
+void io_on_write(struct bufferevent *bev, void *io);
+void io_end(struct http_io *io, enum io_end how, int error);
 
 #endif

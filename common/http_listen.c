@@ -36,6 +36,7 @@ static void let_others_go_first(const struct http_server *s)
 static void pause_after_error(struct http_server *s, int error)
 {
     unsigned long long held;
+    server_refused(s, HTTP_REFUSED_CONNECTIONS);
     if (log_limit_pass(&s->accept_log, LOG_INTERVAL_US, &held))
         log_warn("accept_failed why=%s before=%llu", log_q(strerror(error)), held);
     event_del(s->accept_ev); /* out of descriptors, mostly: accepting again at once would spin */
@@ -63,6 +64,7 @@ static void on_acceptable(evutil_socket_t ready, short what, void *arg)
         let_others_go_first(s);
     if (has_room(s))
         return;
+    server_refused(s, HTTP_REFUSED_CONNECTIONS);
     if (log_limit_pass(&s->full_log, LOG_INTERVAL_US, &held))
         log_warn("connections_full n=%zu before=%llu", s->conns_n, held);
     event_del(s->accept_ev); /* the rest waits in the backlog */
@@ -156,7 +158,8 @@ static int open_tcp(struct http_server *s, const char *host, int port, struct lq
                          NI_NUMERICHOST | NI_NUMERICSERV) == 0;
     }
     if (ok)
-        snprintf(s->url, sizeof s->url, strchr(name, ':') ? "http://[%s]:%s" : "http://%s:%s", name, text);
+        snprintf(s->url, sizeof s->url, strchr(name, ':') ? "%s://[%s]:%s" : "%s://%s:%s", s->tls ? "https" : "http",
+                 name, text);
     else
         (void)lq_fail(fault, LQ_IO, "cannot listen on %s port %d: %s", host, port, strerror(errno));
     freeaddrinfo(list);

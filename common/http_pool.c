@@ -18,15 +18,16 @@ void http_pool_opts_init(struct http_pool_opts *o)
 
 static enum lq_err bad_url(const struct http_pool *p, struct lq_fault *fault)
 {
-    return lq_fail(fault, LQ_USAGE, "cannot read URL '%s': expected http://HOST[:PORT] or unix:/path", p->url);
+    return lq_fail(fault, LQ_USAGE, "cannot read URL '%s': expected http://HOST[:PORT], https://HOST[:PORT] or unix:/path", p->url);
 }
 
 /* host[:port] or [v6][:port]; no path, no user. */
-static enum lq_err read_authority(struct http_pool *p, const char *s, struct lq_fault *fault)
+static enum lq_err read_authority(struct http_pool *p, const char *s, const char *port_otherwise,
+                                  struct lq_fault *fault)
 {
     const char *close = *s == '[' ? strchr(s, ']') : NULL, *host = close ? s + 1 : s;
     size_t host_n = close ? (size_t)(close - host) : strcspn(s, ":/");
-    const char *rest = close ? close + 1 : s + host_n, *port = *rest == ':' ? rest + 1 : "80";
+    const char *rest = close ? close + 1 : s + host_n, *port = *rest == ':' ? rest + 1 : port_otherwise;
     size_t port_n = strlen(port);
     if (host_n == 0 || host_n > 255 || (*rest && *rest != ':') || port_n == 0 || port_n > 5 ||
         strspn(port, "0123456789") != port_n || atol(port) < 1 || atol(port) > 65535)
@@ -59,10 +60,12 @@ static enum lq_err read_url(struct http_pool *p, const char *url, struct lq_faul
         p->host_header = strdup("localhost");
         return p->unix_path && p->host_header ? LQ_OK : lq_fail(fault, LQ_NOMEM, "out of memory");
     }
-    if (strncasecmp(p->url, "https:", 6) == 0)
-        return lq_fail(fault, LQ_USAGE, "URL '%s': TLS is not built in yet: use http:// inside a trusted network",
-                       p->url);
-    return strncasecmp(p->url, "http://", 7) == 0 ? read_authority(p, p->url + 7, fault) : bad_url(p, fault);
+    if (strncasecmp(p->url, "https://", 8) == 0) {
+        p->tls = p->opts.tls;
+        return p->tls ? read_authority(p, p->url + 8, "443", fault)
+                      : lq_fail(fault, LQ_USAGE, "URL '%s': TLS is not set up here", p->url);
+    }
+    return strncasecmp(p->url, "http://", 7) == 0 ? read_authority(p, p->url + 7, "80", fault) : bad_url(p, fault);
 }
 
 /* ---- life ------------------------------------------------------------------------------- */

@@ -62,6 +62,7 @@ struct http_pool {
     struct http_guard guard; /* first */
     struct event_base *base;
     struct http_pool_opts opts;
+    struct tls *tls; /* of an https:// URL; NULL: plain */
     char *url, *host, *port, *unix_path, *host_header;
     struct resolver *resolver; /* made when a name must be looked up */
     struct wire_list wires;

@@ -122,6 +122,13 @@ struct event_base *http_req_base(const struct http_req *r)
     return r->conn->server->base;
 }
 
+bool http_req_peer(const struct http_req *r, struct sockaddr_storage *a)
+{
+    socklen_t n = sizeof *a;
+    struct bufferevent *bev = r->conn->io.bev;
+    return bev && getpeername(bufferevent_getfd(bev), (struct sockaddr *)a, &n) == 0;
+}
+
 uint64_t http_req_start_us(const struct http_req *r)
 {
     return r->start_us;
@@ -206,6 +213,7 @@ static const char *reason(int status)
                  {413, "Content Too Large"},
                  {415, "Unsupported Media Type"},
                  {417, "Expectation Failed"},
+                 {429, "Too Many Requests"},
                  {431, "Request Header Fields Too Large"},
                  {500, "Internal Server Error"},
                  {502, "Bad Gateway"},
@@ -314,6 +322,18 @@ void http_req_reply_text(struct http_req *r, int status, const char *content_typ
         evbuffer_free(body);
 }
 
+/* What an error says in its headers, besides the text. */
+static bool add_fault_headers(struct http_headers *h, enum lq_err code, const char *allow)
+{
+    int status = lq_err_status(code);
+    return http_headers_add(h, "Content-Type", "application/json") && (!allow || http_headers_add(h, "Allow", allow)) &&
+           (status != 503 || http_headers_add(h, "Retry-After", "1")) &&
+           (status != 429 || http_headers_add(h, "Retry-After", "10")) &&
+           (code != LQ_NO_KEY || http_headers_add(h, "WWW-Authenticate", "Bearer realm=\"larql-grid\"")) &&
+           (code != LQ_WRONG_KEY ||
+            http_headers_add(h, "WWW-Authenticate", "Bearer realm=\"larql-grid\", error=\"invalid_token\""));
+}
+
 /* The headers and the body of an error. False: out of memory. */
 static bool fault_parts(const struct lq_fault *fault, const char *allow, const char *id, struct http_headers **h,
                         struct evbuffer **body)
@@ -322,9 +342,7 @@ static bool fault_parts(const struct lq_fault *fault, const char *allow, const c
     char *text = wire_json_error(fault->text, id, &n);
     *h = http_headers_new();
     *body = evbuffer_new();
-    bool ok = text && *h && *body && http_headers_add(*h, "Content-Type", "application/json") &&
-              evbuffer_add(*body, text, n) == 0 && (!allow || http_headers_add(*h, "Allow", allow)) &&
-              (lq_err_status(fault->code) != 503 || http_headers_add(*h, "Retry-After", "1"));
+    bool ok = text && *h && *body && add_fault_headers(*h, fault->code, allow) && evbuffer_add(*body, text, n) == 0;
     free(text);
     return ok;
 }
@@ -340,6 +358,26 @@ void http_req_reply_fault(struct http_req *r, const struct lq_fault *fault, cons
         evbuffer_free(body);
 }
 
+static void count_refused(const struct http_server *s, enum lq_err code)
+{
+    switch (code) {
+    case LQ_BAD_FRAMING:
+        server_refused(s, HTTP_REFUSED_FRAMING);
+        break;
+    case LQ_BIG_HEADERS:
+        server_refused(s, HTTP_REFUSED_HEADER);
+        break;
+    case LQ_BIG_BODY:
+        server_refused(s, HTTP_REFUSED_BODY);
+        break;
+    case LQ_SLOW_REQUEST:
+        server_refused(s, HTTP_REFUSED_TIMEOUT);
+        break;
+    default: /* no limit of ours: out of memory, an unknown Expect */
+        break;
+    }
+}
+
 /* r: the request that this ends, or NULL where there was none yet. */
 static void refuse(struct conn *c, struct http_req *r, const struct lq_fault *fault)
 {
@@ -348,6 +386,7 @@ static void refuse(struct conn *c, struct http_req *r, const struct lq_fault *fa
     struct evbuffer *body;
     if (!r)
         make_id(c->server, made);
+    count_refused(c->server, fault->code);
     log_debug("request_refused req=%s error=%s why=%s", r ? r->id : made, lq_err_word(fault->code),
               log_q(fault->text));
     bool ok = fault_parts(fault, NULL, r ? r->id : made, &h, &body);

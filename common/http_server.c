@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "common/http_impl.h"
+#include "common/metrics.h"
+#include "common/tls.h"
 
 /* ---- a connection's life ------------------------------------------------------- */
 
@@ -196,9 +198,41 @@ static void on_drained(struct http_io *io)
     conn_run(c);
 }
 
+static void on_connected(struct http_io *io)
+{
+    struct conn *c = (struct conn *)io;
+    io_arm(io, c->server->opts.idle_timeout_ms); /* as a plain one from its accept */
+}
+
+/* Who speaks plain HTTP here is told so in plain HTTP, as far as one write gets it. */
+static void refuse_plain(const struct http_io *io)
+{
+    static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 45\r\n"
+                                 "Connection: close\r\n\r\n{\"error\":\"this port speaks TLS: use https://\"}";
+    char unread[4096];
+    int fd = bufferevent_getfd(io->bev);
+    while (recv(fd, unread, sizeof unread, MSG_DONTWAIT) == sizeof unread) {
+    } /* what stays unread would become a reset, which eats the answer */
+    (void)!send(fd, answer, sizeof answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void handshake_failed(struct conn *c)
+{
+    struct http_server *s = c->server;
+    unsigned long long held;
+    if (c->io.spoke_http)
+        refuse_plain(&c->io);
+    if (log_limit_pass(&s->tls_log, TLS_LOG_INTERVAL_US, &held))
+        log_warn("tls_handshake_failed why=%s before=%llu", log_q(io_error(&c->io)), held);
+}
+
 static void on_end(struct http_io *io, enum io_end how)
 {
     struct conn *c = (struct conn *)io;
+    if (how == IO_STALLED)
+        server_refused(c->server, HTTP_REFUSED_TIMEOUT);
+    if (io->tls && !io->connected)
+        handshake_failed(c);
     if (c->state == CONN_FLUSH && how == IO_CLOSED && io_output_n(io) > 0)
         return;    /* a client may shut its side and read on: step_flush() closes */
     conn_close(c); /* an open request is gone; a half-close counts as leaving */
@@ -217,6 +251,8 @@ static void on_timeout(struct http_io *io)
         (void)lq_fail(&fault, LQ_SLOW_REQUEST, "no byte of the body for %u ms", c->server->opts.body_timeout_ms);
         conn_refuse_open(c, &fault);
     } else {
+        if (c->state == CONN_OPEN)
+            server_refused(c->server, HTTP_REFUSED_TIMEOUT);
         conn_close(c); /* idle, a body that stopped under its answer, or the end of lingering */
     }
 }
@@ -234,22 +270,27 @@ void server_take(struct http_server *s, int fd)
 {
     static const struct http_io_ops ops = {.on_bytes = on_bytes,
                                            .on_drained = on_drained,
+                                           .on_connected = on_connected,
                                            .on_end = on_end,
                                            .on_timeout = on_timeout,
                                            .on_kick = on_kick};
+    SSL *ssl = s->tls ? tls_accept(s->tls) : NULL;
     struct conn *c = calloc(1, sizeof *c);
-    if (!c) {
+    if (!c || (s->tls && !ssl)) {
+        SSL_free(ssl);
+        free(c);
         close(fd);
         return;
     }
     c->server = s;
     http_parse_init(&c->parse, true);
     if (io_init(&c->io, s->base, &ops, &s->guard) != LQ_OK) {
+        SSL_free(ssl);
         close(fd);
         free(c);
         return;
     }
-    if (io_open(&c->io, fd, false, s->opts.body_timeout_ms) != LQ_OK) {
+    if (io_open(&c->io, fd, ssl, false, s->opts.body_timeout_ms) != LQ_OK) {
         io_release(&c->io);
         free(c);
         return;
@@ -259,7 +300,7 @@ void server_take(struct http_server *s, int fd)
         c->next->prev = c;
     s->conns = c;
     s->conns_n++;
-    io_arm(&c->io, s->opts.idle_timeout_ms);
+    io_arm(&c->io, ssl ? s->opts.header_timeout_ms : s->opts.idle_timeout_ms);
 }
 
 /* ---- life -------------------------------------------------------------------------------- */
@@ -298,6 +339,7 @@ enum lq_err http_server_new(struct event_base *base, const struct http_server_op
     s->listen_fd = s->share_fd = -1;
     s->base = base;
     s->opts = *o;
+    s->tls = o->unix_path ? NULL : o->tls;
     s->on_request = on_request;
     s->arg = arg;
     enum lq_err rc = LQ_OK;
@@ -323,6 +365,17 @@ const char *http_server_url(const struct http_server *s)
 size_t http_server_connections_n(const struct http_server *s)
 {
     return s->conns_n;
+}
+
+void http_server_count_refused(struct http_server *s, struct metric *const *counters)
+{
+    s->refused = counters;
+}
+
+void server_refused(const struct http_server *s, enum http_refused why)
+{
+    if (s->refused)
+        metric_add(s->refused[why], 1);
 }
 
 void http_server_drain(struct http_server *s)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/http_pool_impl.h"
+#include "common/tls.h"
 
 /* ---- names --------------------------------------------------------------------------- */
 
@@ -260,20 +261,28 @@ static void on_kick(struct http_io *io)
 /* True: connected, or about to be. */
 static bool connect_to(struct wire *w, const struct sockaddr *a, socklen_t a_n)
 {
+    struct tls *tls = w->pool->tls;
     int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     bool done = fd >= 0 && connect(fd, a, a_n) == 0;
+    SSL *ssl = NULL;
+    w->io.why[0] = '\0';
     if (fd < 0 || (!done && errno != EINPROGRESS)) {
         w->io.error = errno;
         if (fd >= 0)
             close(fd);
         return false;
     }
+    if (tls && !(ssl = tls_connect(tls, w->pool->host))) {
+        w->io.error = ENOMEM;
+        close(fd);
+        return false;
+    }
     io_close(&w->io); /* of an address that did not answer */
-    if (io_open(&w->io, fd, !done, 0) != LQ_OK) {
+    if (io_open(&w->io, fd, ssl, !done, 0) != LQ_OK) {
         w->io.error = ENOMEM;
         return false;
     }
-    if (done)
+    if (done && !ssl)
         on_connected(&w->io);
     return true;
 }

@@ -5,17 +5,20 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/log_json.h"
 
 enum { LINE_BYTES = 2048, QUOTED_BYTES = 600, QUOTED_N = 8 };
 
 static const char *const level_word[] = {"debug", "info", "warn", "error"};
-static _Atomic int level_now = LOG_INFO;
+static _Atomic int level_now = LOG_INFO, requests_level = LOG_DEBUG;
+static _Atomic bool as_json;
 
 enum lq_err log_level_set(const char *word, struct lq_fault *fault)
 {
@@ -28,29 +31,68 @@ enum lq_err log_level_set(const char *word, struct lq_fault *fault)
     return lq_fail(fault, LQ_USAGE, "log level %s: use debug, info, warn or error", log_q(word));
 }
 
-void log_line(enum log_level level, const char *fmt, ...)
+enum lq_err log_format_set(const char *word, struct lq_fault *fault)
 {
-    if ((int)level < atomic_load_explicit(&level_now, memory_order_relaxed))
-        return;
-    int saved = errno;
-    char line[LINE_BYTES];
-    struct timespec ts;
-    struct tm tm;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    gmtime_r(&ts.tv_sec, &tm);
-    size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
-    n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %s ", ts.tv_nsec / 1000000, level_word[level]);
+    bool json = strcmp(word, "json") == 0;
+    if (!json && strcmp(word, "text") != 0)
+        return lq_fail(fault, LQ_USAGE, "log format %s: use text or json", log_q(word));
+    atomic_store_explicit(&as_json, json, memory_order_relaxed);
+    return LQ_OK;
+}
 
-    va_list ap;
-    va_start(ap, fmt);
-    int wrote = vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
-    va_end(ap);
-    if (wrote > 0)
-        n += (size_t)wrote < sizeof line - n - 1 ? (size_t)wrote : sizeof line - n - 2;
+static bool is_on(enum log_level level)
+{
+    return (int)level >= atomic_load_explicit(&level_now, memory_order_relaxed);
+}
+
+void log_requests_set(bool wanted)
+{
+    atomic_store_explicit(&requests_level, wanted ? LOG_INFO : LOG_DEBUG, memory_order_relaxed);
+}
+
+enum log_level log_requests_level(void)
+{
+    return (enum log_level)atomic_load_explicit(&requests_level, memory_order_relaxed);
+}
+
+bool log_requests_wanted(void)
+{
+    return is_on(log_requests_level());
+}
+
+static void write_line(char *line, size_t n)
+{
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0) {
         /* Nowhere left to say it. */
     }
+}
+
+void log_line(enum log_level level, const char *fmt, ...)
+{
+    if (!is_on(level))
+        return;
+    int saved = errno;
+    char text[LINE_BYTES], ts[40], line[LOG_JSON_BYTES(LINE_BYTES)];
+    struct timespec now;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t ts_n = strftime(ts, sizeof ts, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(ts + ts_n, sizeof ts - ts_n, ".%03ldZ", now.tv_nsec / 1000000);
+
+    va_list ap;
+    va_start(ap, fmt);
+    int wrote = vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    size_t n = wrote < 0 ? 0 : (size_t)wrote < sizeof text ? (size_t)wrote : sizeof text - 1;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) /* what was not given to log_q() */
+            text[i] = '?';
+    if (atomic_load_explicit(&as_json, memory_order_relaxed))
+        write_line(line, log_json(ts, level_word[level], text, n, line));
+    else
+        write_line(line, (size_t)snprintf(line, sizeof line, "%s %s %s", ts, level_word[level], text));
     errno = saved;
 }
 

@@ -23,12 +23,14 @@ struct later {
 
 struct loop {
     struct event_base *base;
-    struct event *wake_ev, *later_ev, *term_ev, *int_ev;
+    struct event *wake_ev, *later_ev, *term_ev, *int_ev, *hup_ev;
     int wake_fd;
     struct later *later; /* to run after this turn, newest first */
     void (*on_drain)(void *arg);
     void *drain_arg;
     bool draining;
+    void (*on_hup)(void *arg);
+    void *hup_arg;
     struct spin spin;
 
     pthread_mutex_t mu; /* guards the message list alone */
@@ -76,6 +78,21 @@ void loop_post(struct loop *l, struct loop_msg *m)
     }
 }
 
+static void on_hup_signal(evutil_socket_t sig, short what, void *arg)
+{
+    (void)sig, (void)what;
+    struct loop *l = arg;
+    l->on_hup(l->hup_arg);
+}
+
+enum lq_err loop_on_hup(struct loop *l, void (*fn)(void *arg), void *arg)
+{
+    l->on_hup = fn;
+    l->hup_arg = arg;
+    l->hup_ev = evsignal_new(l->base, SIGHUP, on_hup_signal, l);
+    return l->hup_ev && event_add(l->hup_ev, NULL) == 0 ? LQ_OK : LQ_NOMEM;
+}
+
 static void run_later(struct loop *l)
 {
     while (l->later) {
@@ -106,7 +123,7 @@ void loop_later(struct loop *l, void (*fn)(void *arg), void *arg)
     struct later *x = malloc(sizeof *x);
     if (!x) {
         /* A leak of one object is the safe way out: its callback may be running. */
-        log_error("loop_later dropped why=nomem");
+        log_error("loop_later_dropped why=nomem");
         return;
     }
     *x = (struct later){.next = l->later, .fn = fn, .arg = arg};
@@ -177,7 +194,7 @@ void loop_free(struct loop *l)
         return;
     run_messages(l); /* the owners free what they were told about */
     run_later(l);
-    struct event *evs[] = {l->wake_ev, l->later_ev, l->term_ev, l->int_ev};
+    struct event *evs[] = {l->wake_ev, l->later_ev, l->term_ev, l->int_ev, l->hup_ev};
     for (size_t i = 0; i < sizeof evs / sizeof *evs; i++)
         if (evs[i])
             event_free(evs[i]);

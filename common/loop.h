@@ -36,4 +36,7 @@ void loop_post(struct loop *l, struct loop_msg *m);
 /* SIGTERM and SIGINT: the first calls on_drain, the second exits with 130 at once. */
 enum lq_err loop_on_signals(struct loop *l, void (*on_drain)(void *arg), void *arg) LQ_MUST_CHECK;
 
+/* SIGHUP: fn(arg), each time. Without it the signal ends the process. */
+enum lq_err loop_on_hup(struct loop *l, void (*fn)(void *arg), void *arg) LQ_MUST_CHECK;
+
 #endif

@@ -1,25 +1,28 @@
 /* metrics: see metrics.h. Text format: Prometheus exposition format 0.0.4. */
 #include "common/metrics.h"
 
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Upper bounds in microseconds; +Inf follows. */
-static const uint64_t bound_us[] = {100,    200,    500,    1000,    2000,    5000,    10000,    20000,   50000,
-                                    100000, 200000, 500000, 1000000, 2000000, 5000000, 10000000, 30000000};
-enum { BOUNDS_N = sizeof bound_us / sizeof *bound_us };
+static const uint64_t bound_us[HISTOGRAM_BOUNDS_N] = {50,     100,     200,     500,     1000,     2000,
+                                                      5000,   10000,   20000,   50000,   100000,   200000,
+                                                      500000, 1000000, 2000000, 5000000, 10000000, 30000000};
 
-enum kind { COUNTER, GAUGE, HISTOGRAM };
+enum kind { COUNTER, GAUGE, HISTOGRAM, FAMILY };
 
 struct metric {
     struct metric *next;
     enum kind kind;
-    const char *name, *help; /* literals of the caller */
-    char *labels;            /* owned */
-    _Atomic uint64_t count;  /* counter's value, histogram's count, gauge's bits */
-    _Atomic uint64_t sum_us;
-    _Atomic uint64_t bucket[BOUNDS_N]; /* not cumulative here, cumulative in print */
+    char *name, *labels;    /* owned */
+    const char *help;       /* a literal of the caller */
+    _Atomic uint64_t value; /* counter's value, gauge's bits */
+    struct histogram histogram;
+    /* of a family */
+    metrics_print_fn print;
+    void (*release)(void *arg);
+    void *arg;
 };
 
 struct metrics {
@@ -39,6 +42,9 @@ void metrics_free(struct metrics *m)
     while (m && m->first) {
         struct metric *x = m->first;
         m->first = x->next;
+        if (x->release)
+            x->release(x->arg);
+        free(x->name);
         free(x->labels);
         free(x);
     }
@@ -48,12 +54,16 @@ void metrics_free(struct metrics *m)
 static struct metric *add(struct metrics *m, enum kind kind, const char *name, const char *help, const char *labels)
 {
     struct metric *x = calloc(1, sizeof *x);
-    if (!x || !(x->labels = strdup(labels))) {
+    char *own_name = strdup(name), *own_labels = strdup(labels);
+    if (!x || !own_name || !own_labels) {
         free(x);
+        free(own_name);
+        free(own_labels);
         return NULL;
     }
     x->kind = kind;
-    x->name = name;
+    x->name = own_name;
+    x->labels = own_labels;
     x->help = help;
     *m->last = x;
     m->last = &x->next;
@@ -75,62 +85,93 @@ struct metric *metrics_histogram(struct metrics *m, const char *name, const char
     return add(m, HISTOGRAM, name, help, labels);
 }
 
+bool metrics_family_take(struct metrics *m, const char *name, const char *help, metrics_print_fn print,
+                         void (*release)(void *arg), void *arg)
+{
+    struct metric *x = arg ? add(m, FAMILY, name, help, "") : NULL;
+    if (!x) {
+        if (arg)
+            release(arg);
+        return false;
+    }
+    x->print = print;
+    x->release = release;
+    x->arg = arg;
+    return true;
+}
+
 void metric_add(struct metric *c, uint64_t n)
 {
-    atomic_fetch_add_explicit(&c->count, n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->value, n, memory_order_relaxed);
 }
 
 void metric_set(struct metric *g, double v)
 {
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);
-    atomic_store_explicit(&g->count, bits, memory_order_relaxed);
+    atomic_store_explicit(&g->value, bits, memory_order_relaxed);
+}
+
+void histogram_observe_us(struct histogram *h, uint64_t us)
+{
+    size_t i = 0;
+    while (i < HISTOGRAM_BOUNDS_N && us > bound_us[i])
+        i++;
+    atomic_fetch_add_explicit(&h->bucket[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&h->sum_us, us, memory_order_relaxed);
 }
 
 void metric_observe_us(struct metric *h, uint64_t us)
 {
-    size_t i = 0;
-    while (i < BOUNDS_N && us > bound_us[i])
-        i++;
-    if (i < BOUNDS_N)
-        atomic_fetch_add_explicit(&h->bucket[i], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&h->sum_us, us, memory_order_relaxed);
-    atomic_fetch_add_explicit(&h->count, 1, memory_order_relaxed);
+    histogram_observe_us(&h->histogram, us);
+}
+
+uint64_t histogram_count(const struct histogram *h)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i <= HISTOGRAM_BOUNDS_N; i++)
+        n += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
+    return n;
 }
 
 uint64_t metric_count(const struct metric *c)
 {
-    return atomic_load_explicit(&c->count, memory_order_relaxed);
+    return c->kind == HISTOGRAM ? histogram_count(&c->histogram)
+                                : atomic_load_explicit(&c->value, memory_order_relaxed);
 }
 
-static bool print_histogram(const struct metric *x, struct evbuffer *out)
+bool histogram_print(const struct histogram *h, const char *name, const char *labels, struct evbuffer *out)
 {
-    const char *comma = *x->labels ? "," : "";
-    const char *open = *x->labels ? "{" : "", *close = *x->labels ? "}" : "";
-    /* Taken first: a bucket must never exceed the count printed after it. */
-    uint64_t seen = 0, in[BOUNDS_N];
-    for (size_t i = 0; i < BOUNDS_N; i++)
-        in[i] = atomic_load_explicit(&x->bucket[i], memory_order_relaxed);
-    uint64_t count = metric_count(x);
+    const char *comma = *labels ? "," : "", *open = *labels ? "{" : "", *close = *labels ? "}" : "";
+    uint64_t seen = 0;
     bool ok = true;
-    for (size_t i = 0; i < BOUNDS_N; i++) {
-        seen += in[i];
-        ok &= evbuffer_add_printf(out, "%s_bucket{%s%sle=\"%g\"} %llu\n", x->name, x->labels, comma,
-                                  (double)bound_us[i] / 1e6, (unsigned long long)seen) > 0;
+    for (size_t i = 0; i <= HISTOGRAM_BOUNDS_N; i++) {
+        char bound[32] = "+Inf";
+        if (i < HISTOGRAM_BOUNDS_N)
+            snprintf(bound, sizeof bound, "%g", (double)bound_us[i] / 1e6);
+        seen += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
+        ok &= evbuffer_add_printf(out, "%s_bucket{%s%sle=\"%s\"} %llu\n", name, labels, comma, bound,
+                                  (unsigned long long)seen) > 0;
     }
-    if (count < seen)
-        count = seen;
-    ok &= evbuffer_add_printf(out, "%s_bucket{%s%sle=\"+Inf\"} %llu\n", x->name, x->labels, comma,
-                              (unsigned long long)count) > 0;
-    ok &= evbuffer_add_printf(out, "%s_sum%s%s%s %.6f\n", x->name, open, x->labels, close,
-                              (double)atomic_load_explicit(&x->sum_us, memory_order_relaxed) / 1e6) > 0;
-    return ok & (evbuffer_add_printf(out, "%s_count%s%s%s %llu\n", x->name, open, x->labels, close,
-                                     (unsigned long long)count) > 0);
+    return ok & (evbuffer_add_printf(out, "%s_sum%s%s%s %.6f\n%s_count%s%s%s %llu\n", name, open, labels, close,
+                                     (double)atomic_load_explicit(&h->sum_us, memory_order_relaxed) / 1e6, name, open,
+                                     labels, close, (unsigned long long)seen) > 0);
+}
+
+static bool print_value(const struct metric *x, struct evbuffer *out)
+{
+    const char *open = *x->labels ? "{" : "", *close = *x->labels ? "}" : "";
+    uint64_t bits = metric_count(x);
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return x->kind == COUNTER ? evbuffer_add_printf(out, "%s%s%s%s %llu\n", x->name, open, x->labels, close,
+                                                    (unsigned long long)bits) > 0
+                              : evbuffer_add_printf(out, "%s%s%s%s %.17g\n", x->name, open, x->labels, close, v) > 0;
 }
 
 bool metrics_print(const struct metrics *m, struct evbuffer *out)
 {
-    static const char *const word[] = {"counter", "gauge", "histogram"};
+    static const char *const word[] = {"counter", "gauge", "histogram", "histogram"};
     const char *last = "";
     bool ok = true;
     for (const struct metric *x = m->first; x && ok; x = x->next) {
@@ -138,18 +179,9 @@ bool metrics_print(const struct metrics *m, struct evbuffer *out)
             ok &= evbuffer_add_printf(out, "# HELP %s %s\n# TYPE %s %s\n", x->name, x->help, x->name, word[x->kind]) >
                   0;
         last = x->name;
-        const char *open = *x->labels ? "{" : "", *close = *x->labels ? "}" : "";
-        if (x->kind == HISTOGRAM) {
-            ok &= print_histogram(x, out);
-        } else if (x->kind == COUNTER) {
-            ok &= evbuffer_add_printf(out, "%s%s%s%s %llu\n", x->name, open, x->labels, close,
-                                      (unsigned long long)metric_count(x)) > 0;
-        } else {
-            uint64_t bits = metric_count(x);
-            double v;
-            memcpy(&v, &bits, sizeof v);
-            ok &= evbuffer_add_printf(out, "%s%s%s%s %.17g\n", x->name, open, x->labels, close, v) > 0;
-        }
+        ok &= x->kind == FAMILY      ? x->print(x->arg, x->name, out)
+              : x->kind == HISTOGRAM ? histogram_print(&x->histogram, x->name, x->labels, out)
+                                     : print_value(x, out);
     }
     return ok;
 }

@@ -15,6 +15,7 @@ void serve_opts_init(struct serve_opts *o, int port)
 {
     *o = (struct serve_opts){.host = "127.0.0.1",
                              .log_level = "info",
+                             .log_format = "text",
                              .port = port,
                              .header_timeout_ms = 10000,
                              .body_timeout_ms = 30000,
@@ -27,7 +28,7 @@ void serve_opts_init(struct serve_opts *o, int port)
 
 void serve_opt_rows(struct serve_opts *o, struct opt *rows)
 {
-    const struct opt table[SERVE_OPTS_N] = {
+    const struct opt table[SERVE_OPTS_N - TRUST_OPTS_N] = {
         {"host", 0, OPT_TEXT, "ADDR", NULL, "address to listen on (default 127.0.0.1)", 0, 0, &o->host},
         {"port", 'p', OPT_INT, "PORT", NULL, "port to listen on, 0: a free one (default 8080, router 9090)", 0, 65535,
          &o->port},
@@ -50,16 +51,44 @@ void serve_opt_rows(struct serve_opts *o, struct opt *rows)
          SPIN_US_MAX, &o->busy_poll_us},
         {"log-level", 0, OPT_TEXT, "LEVEL", "LARQL_LOG", "debug, info, warn or error (default info)", 0, 0,
          &o->log_level},
+        {"log-format", 0, OPT_TEXT, "text|json", "LARQL_LOG_FORMAT",
+         "key=value lines, or one JSON object a line (default text)", 0, 0, &o->log_format},
+        {"log-requests", 0, OPT_FLAG, NULL, NULL, "a line for each request at level info (otherwise at debug)", 0, 0,
+         &o->log_requests},
     };
     memcpy(rows, table, sizeof table);
+    trust_opt_rows(&o->trust, rows + sizeof table / sizeof *table);
 }
 
-enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,
-                         unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
+enum lq_err serve_log_init(const struct serve_opts *o, struct lq_fault *fault)
+{
+    enum lq_err rc = log_level_set(o->log_level, fault);
+    if (!rc)
+        rc = log_format_set(o->log_format, fault);
+    if (!rc)
+        log_requests_set(o->log_requests);
+    return rc;
+}
+
+void serve_say_failure(const char *program, const struct serve_opts *o, const struct lq_fault *fault)
+{
+    if (strcmp(o->log_format, "json") == 0)
+        log_error("cannot_serve program=%s error=%s why=%s", program, lq_err_word(fault->code), log_q(fault->text));
+    else
+        fprintf(stderr, "%s: %s\n", program, fault->text);
+}
+
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
+                         const struct http_server *shared, unsigned loops_n, const char *server_name,
+                         http_on_request fn, void *arg,
                          struct http_server **out, struct lq_fault *fault)
 {
     struct http_server_opts h;
+    enum lq_err rc = o->unix_path ? LQ_OK : trust_may_listen(trust, o->host, fault);
+    if (rc)
+        return rc;
     http_server_opts_init(&h);
+    h.tls = trust->listen;
     h.host = o->host;
     h.port = (int)o->port;
     h.unix_path = o->unix_path;
@@ -111,6 +140,8 @@ static void on_drain_poll(evutil_socket_t fd, short what, void *arg)
 static void begin(struct serve_drain *d)
 {
     *d->draining = true;
+    if (d->on_begin)
+        d->on_begin(d->arg);
     d->until_us = clock_us() + d->drain_ms * 1000;
     if (d->is_first)
         notify_send("STOPPING=1\nSTATUS=draining");
@@ -197,4 +228,16 @@ enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault
         ok = beat_after(n, 0);
     }
     return ok ? LQ_OK : lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
+}
+
+static void on_hup(void *arg)
+{
+    trust_reload(arg);
+}
+
+enum lq_err serve_reload_on_hup(struct loop *l, struct trust *trust, struct lq_fault *fault)
+{
+    if (loop_on_hup(l, on_hup, trust) != LQ_OK)
+        return lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
+    return LQ_OK;
 }

@@ -6,23 +6,33 @@
 #include "common/http.h"
 #include "common/loop.h"
 #include "common/opt.h"
+#include "common/trust.h"
 
 struct serve_opts {
-    const char *host, *unix_path, *log_level;
+    const char *host, *unix_path, *log_level, *log_format;
     int64_t port, header_timeout_ms, body_timeout_ms, idle_timeout_ms, connections_max;
     int64_t body_mb, json_mb, deadline_ms, drain_ms, busy_poll_us;
+    bool log_requests;
+    struct trust_opts trust;
 };
 void serve_opts_init(struct serve_opts *o, int port);
 
 /* Their rows of an option table: SERVE_OPTS_N of them into rows. */
-enum { SERVE_OPTS_N = 13 };
+enum { SERVE_OPTS_N = 15 + TRUST_OPTS_N };
 void serve_opt_rows(struct serve_opts *o, struct opt *rows);
 
-/* shared: the server of another loop whose listener this one accepts from too, or NULL.
+/* Sets up the log as the options say; LQ_USAGE for a word that is none of theirs. */
+enum lq_err serve_log_init(const struct serve_opts *o, struct lq_fault *fault) LQ_MUST_CHECK;
+/* The last words of a program that cannot serve: a line for people, or for machines a
+ * log line, as --log-format says. */
+void serve_say_failure(const char *program, const struct serve_opts *o, const struct lq_fault *fault);
+
+/* By trust's certificate, where it has one; LQ_USAGE when it may not listen on that address.
+ * shared: the server of another loop whose listener this one accepts from too, or NULL.
  * loops_n of them share --max-connections. */
-enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct http_server *shared,
-                         unsigned loops_n, const char *server_name, http_on_request fn, void *arg,
-                         struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
+enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struct trust *trust,
+                         const struct http_server *shared, unsigned loops_n, const char *server_name,
+                         http_on_request fn, void *arg, struct http_server **out, struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Prints `ready url=...` on stdout, the only line there, and tells the service manager. */
 void serve_ready(const struct http_server *s);
@@ -41,6 +51,8 @@ struct serve_drain {
     struct http_server *server;
     bool *draining;
     uint64_t drain_ms, until_us;
+    void (*on_begin)(void *arg); /* at its begin, on this loop's thread; NULL: nothing */
+    void *arg;
     _Atomic bool ended;
     void (*status)(const void *arg, char *text, size_t text_n); /* one line, no newline */
     const void *status_arg;
@@ -54,5 +66,7 @@ struct serve_drain {
 void serve_drain_tell(struct serve_drain *d);
 /* d: the first; before any of the loops runs. */
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault) LQ_MUST_CHECK;
+/* SIGHUP reads keys and certificates again; in whichever loop gets the signals. */
+enum lq_err serve_reload_on_hup(struct loop *l, struct trust *trust, struct lq_fault *fault) LQ_MUST_CHECK;
 
 #endif

@@ -7,9 +7,11 @@ set -eu
 want=
 for group; do
     case $group in
-    build) want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev" ;;
+    build)
+        want="$want gcc libc6-dev make pkg-config libevent-dev libjansson-dev libblis-serial-dev node-llhttp libpcre2-dev"
+        want="$want libssl-dev libcurl4-openssl-dev libnghttp2-dev libprotobuf-c-dev protobuf-c-compiler" ;;
     demo) want="$want python3 python3-venv curl" ;;
-    test) want="$want python3 python3-venv python3-pytest check libsubunit-dev iproute2" ;;
+    test) want="$want openssl curl python3 python3-venv python3-pytest check libsubunit-dev python3-grpcio python3-protobuf protobuf-compiler iproute2" ;;
     clang) want="$want clang" ;;
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;

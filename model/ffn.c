@@ -16,19 +16,25 @@ struct ffn {
     struct layer *layers; /* last - first + 1 */
 };
 
+const char *ffn_tensor_name(uint32_t layer, size_t i, char name[FFN_NAME_BYTES])
+{
+    static const char *const part[FFN_TENSORS_N] = {"down", "gate", "up"};
+    snprintf(name, FFN_NAME_BYTES, "blk.%u.ffn_%s.weight", layer, part[i]);
+    return name;
+}
+
 static enum lq_err bind_layer(struct ffn *f, uint32_t layer, struct lq_fault *fault)
 {
     struct layer *l = &f->layers[layer - f->first];
     const struct {
-        const char *name;
         struct mat *to;
         size_t rows_n, cols_n;
-    } parts[] = {{"gate", &l->gate, f->ffn_n, f->hidden_n},
-                 {"up", &l->up, f->ffn_n, f->hidden_n},
-                 {"down", &l->down, f->hidden_n, f->ffn_n}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%u.ffn_%s.weight", layer, parts[i].name);
+    } parts[FFN_TENSORS_N] = {{&l->down, f->hidden_n, f->ffn_n}, /* ffn_tensor_name()'s order */
+                              {&l->gate, f->ffn_n, f->hidden_n},
+                              {&l->up, f->ffn_n, f->hidden_n}};
+    for (size_t i = 0; i < FFN_TENSORS_N; i++) {
+        char name[FFN_NAME_BYTES];
+        ffn_tensor_name(layer, i, name);
         enum lq_err rc = mat_bind(parts[i].to, f->g, name, parts[i].rows_n, parts[i].cols_n, fault);
         if (rc)
             return rc;
@@ -91,12 +97,9 @@ const char *ffn_dtype(const struct ffn *f)
 void ffn_prefetch(const struct ffn *f)
 {
     for (uint32_t l = f->first; l <= f->last; l++) {
-        static const char *const parts[] = {"gate", "up", "down"};
-        for (size_t i = 0; i < 3; i++) {
-            char name[64];
-            snprintf(name, sizeof name, "blk.%u.ffn_%s.weight", l, parts[i]);
-            gguf_tensor_willneed(gguf_tensor(f->g, name));
-        }
+        char name[FFN_NAME_BYTES];
+        for (size_t i = 0; i < FFN_TENSORS_N; i++)
+            gguf_tensor_willneed(gguf_tensor(f->g, ffn_tensor_name(l, i, name)));
     }
 }
 

@@ -7,6 +7,11 @@
 #include "model/arch.h"
 #include "model/mat.h"
 
+/* The tensors of a layer that are bound, by i < FFN_TENSORS_N, in the order of their names:
+ * blk.L.ffn_{down,gate,up}.weight. Returns name. */
+enum { FFN_TENSORS_N = 3, FFN_NAME_BYTES = 64 };
+const char *ffn_tensor_name(uint32_t layer, size_t i, char name[FFN_NAME_BYTES]);
+
 struct ffn; /* read-only after ffn_new; threads share it, each with its own compute and scratch */
 
 /* Binds layers first..last (inclusive); LQ_BAD_MODEL names the tensor that is

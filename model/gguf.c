@@ -54,7 +54,8 @@ static enum lq_err map_file(const char *path, struct gguf_part *part, struct lq_
         if (p == MAP_FAILED) {
             rc = lq_fail(fault, rc, "cannot map %s: %s", path, strerror(errno));
         } else {
-            *part = (struct gguf_part){part->name, p, (size_t)st.st_size, true};
+            *part = (struct gguf_part){part->name, p, (size_t)st.st_size, true,
+                                       st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec};
             rc = LQ_OK;
         }
     }
@@ -159,7 +160,7 @@ enum lq_err gguf_open_memory(const uint8_t *p, size_t n, const char *name, struc
     struct gguf *g = gguf_new(1);
     if (!g)
         return lq_fail(fault, LQ_NOMEM, "out of memory for %s", name);
-    g->parts[0] = (struct gguf_part){name, p, n, false};
+    g->parts[0] = (struct gguf_part){.name = name, .p = p, .n = n};
     return finish(g, out, fault);
 }
 

@@ -21,6 +21,7 @@ struct gguf_part {    /* one file */
     const uint8_t *p;
     size_t n;
     bool mapped;
+    int64_t mtime_ns; /* of the file as it was when mapped; 0: memory of the caller */
 };
 
 struct gguf {

@@ -19,6 +19,10 @@
     X(BIG_HEADERS, 431, "big_headers")                                                                               \
     X(NO_PATH, 404, "no_path")                                                                                       \
     X(BAD_METHOD, 405, "bad_method")                                                                                 \
+    X(NO_KEY, 401, "no_key")                                                                                         \
+    X(WRONG_KEY, 401, "wrong_key")                                                                                   \
+    X(FORBIDDEN, 403, "forbidden")                                                                                   \
+    X(TOO_MANY, 429, "too_many")                                                                                     \
     X(NOT_READY, 503, "not_ready")                                                                                   \
     X(BAD_EXPECT, 417, "bad_expect")                                                                                 \
     X(BIG_BODY, 413, "big_body")                                                                                     \
@@ -26,6 +30,7 @@
     X(BAD_JSON, 400, "bad_json")                                                                                     \
     X(BAD_BODY, 400, "bad_body")                                                                                     \
     X(BAD_LAYER, 400, "bad_layer")                                                                                   \
+    X(NO_MODEL, 400, "no_model")                                                                                     \
     X(BIG_ANSWER, 413, "big_answer")                                                                                 \
     X(QUEUE_FULL, 503, "queue_full")                                                                                 \
     X(NOT_FINITE, 500, "not_finite")                                                                                 \

@@ -1,65 +1,155 @@
-/* choose: layers -> links. The rules of docs/protocol.md, 6.2 to 6.5. */
+/* choose: layers -> members. The rules of docs/protocol.md, 6.2 to 6.5. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
 #include "router/link.h"
 
-/* Lower is better: up before new before down, then fewer in flight, then faster. */
-static bool better(const struct link *a, const struct link *b)
-{
-    static const unsigned rank[LINK_STATES_N] = {[LINK_UP] = 0, [LINK_NEW] = 1, [LINK_DOWN] = 2};
-    enum link_state s = a->view->state, t = b->view->state; /* read once: another loop may change it */
-    if (rank[s] != rank[t])
-        return rank[s] < rank[t];
-    uint32_t x = http_pool_inflight_n(a->pool), y = http_pool_inflight_n(b->pool);
-    return x != y ? x < y : a->view->latency_us < b->view->latency_us;
-}
+enum { RANK_UP, RANK_BUSY, RANK_NEW, RANK_DOWN, RANK_TRIED, RANK_NEVER };
 
-static bool has_replica(const struct route *r, uint32_t link)
+bool tried_has(const struct tried *t, const struct member *m)
 {
-    for (uint32_t i = 0; i < r->replicas_n; i++)
-        if (r->replicas[i] == link)
+    for (uint32_t i = 0; t && i < t->n; i++)
+        if (t->members[i] == m)
             return true;
     return false;
 }
 
-/* The best replica of the first layer's route that every other route has too. */
-static struct link *common_link(struct router *rt, const uint32_t *layers, uint32_t layers_n,
-                                const struct link *avoid)
+/* xorshift64*: who of two is asked needs no better. */
+static uint32_t random_below(struct router *rt, uint32_t n)
 {
-    const struct route *first = route_find(rt->table, layers[0]);
-    struct link *best = NULL;
-    for (uint32_t i = 0; i < first->replicas_n; i++) {
-        uint32_t at = first->replicas[i];
-        bool all = true;
-        for (uint32_t k = 1; k < layers_n && all; k++)
-            all = has_replica(route_find(rt->table, layers[k]), at);
-        struct link *l = &rt->links[at];
-        if (all && (!best || best == avoid || (l != avoid && better(l, best))))
-            best = l;
-    }
-    return best;
+    uint64_t x = rt->random;
+    x ^= x >> 12, x ^= x << 25, x ^= x >> 27;
+    rt->random = x;
+    return (uint32_t)((x * 2685821657736338717u >> 32) * n >> 32);
 }
 
-static struct link *best_of(struct router *rt, const struct route *r, const struct link *avoid)
+static unsigned rank_of(const struct member *m, const struct tried *tried)
 {
-    struct link *best = NULL;
+    if (m->standing != MEMBER_SERVING)
+        return RANK_NEVER;
+    if (tried_has(tried, m))
+        return RANK_TRIED;
+    enum member_health h = m->health;
+    if (h == MEMBER_UP)
+        return m->busy_until_us && m->busy_until_us > clock_us() ? RANK_BUSY : RANK_UP;
+    return h == MEMBER_NEW ? RANK_NEW : RANK_DOWN;
+}
+
+/* Of those that are in every route: routes[0]'s alone when routes_n is 1. */
+static bool in_all(const struct route *const *routes, uint32_t routes_n, uint32_t member)
+{
+    for (uint32_t k = 1; k < routes_n; k++) {
+        bool has = false;
+        for (uint32_t i = 0; i < routes[k]->replicas_n && !has; i++)
+            has = routes[k]->replicas[i] == member;
+        if (!has)
+            return false;
+    }
+    return true;
+}
+
+/* The cheaper of two random ones that are up; where one of them is not, the best of all. */
+static struct member *pick(struct router *rt, const struct route *const *routes, uint32_t routes_n,
+                           const struct tried *tried)
+{
+    const struct route *r = routes[0];
+    struct member **members = rt->table->members;
+    if (routes_n == 1) {
+        struct member *a = members[r->replicas[random_below(rt, r->replicas_n)]];
+        struct member *b = members[r->replicas[random_below(rt, r->replicas_n)]];
+        if (a == b && r->replicas_n > 1) /* a second one, by turns */
+            b = members[r->replicas[random_below(rt, r->replicas_n)]];
+        if (rank_of(a, tried) == RANK_UP && rank_of(b, tried) == RANK_UP)
+            return member_cost(b) < member_cost(a) ? b : a;
+    }
+    struct member *best = NULL;
+    unsigned best_rank = RANK_NEVER;
+    uint32_t from = random_below(rt, r->replicas_n); /* among equals not always the first */
     for (uint32_t i = 0; i < r->replicas_n; i++) {
-        struct link *l = &rt->links[r->replicas[i]];
-        if (!best || best == avoid || (l != avoid && better(l, best)))
-            best = l;
+        uint32_t at = r->replicas[(from + i) % r->replicas_n];
+        struct member *m = members[at];
+        unsigned rank = rank_of(m, tried);
+        if (rank > best_rank || rank == RANK_NEVER || !in_all(routes, routes_n, at))
+            continue;
+        if (rank < best_rank || member_cost(m) < member_cost(best))
+            best = m, best_rank = rank;
     }
     return best;
 }
 
-enum lq_err flow_choose(struct router *rt, const uint32_t *layers, uint32_t layers_n, const struct link *avoid,
-                        struct link **chosen, struct link **one, struct lq_fault *fault)
+/* "layers 3-5, 9 of model 'x'" of those asked for that nobody has. */
+static enum lq_err gap(const struct route_table *t, const struct route_model *m, const uint32_t *layers,
+                       uint32_t layers_n, struct lq_fault *fault)
 {
-    for (uint32_t i = 0; i < layers_n; i++)
-        if (!route_find(rt->table, layers[i]))
+    char list[256];
+    size_t n = 0;
+    for (uint32_t i = 0; i < layers_n && n < sizeof list - 32; i++) {
+        if (route_find(m, layers[i]))
+            continue;
+        if (!t->grid)
             return lq_fail(fault, LQ_BAD_LAYER, "layer %u has no owning shard in this router", layers[i]);
-    *one = common_link(rt, layers, layers_n, avoid);
-    for (uint32_t i = 0; i < layers_n && !*one; i++) {
-        const struct route *r = route_find(rt->table, layers[i]);
+        if (m->stats.layers && layers[i] >= m->stats.layers)
+            return lq_fail(fault, LQ_BAD_LAYER, "layer %u out of range (num_layers = %u)", layers[i],
+                           m->stats.layers);
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? ", " : "", layers[i]);
+    }
+    return lq_fail(fault, LQ_NOT_READY, "no shard serves layers %s of model '%s' now", list, m->id);
+}
+
+static const struct route_model *model_of(const struct route_table *t, const char *id, struct lq_fault *fault)
+{
+    const struct route_model *m = route_model_find(t, id);
+    if (!m && !t->grid && t->models_n == 1) /* a static map serves one model, whatever it is called */
+        m = &t->models[0];
+    if (m)
+        return m;
+    char list[300] = "";
+    for (size_t i = 0, n = 0; i < t->models_n && n < sizeof list - ROUTE_MODEL_CHARS - 8; i++)
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s'%s'", i ? ", " : "", t->models[i].id);
+    if (t->models_n == 0)
+        (void)lq_fail(fault, LQ_NOT_READY, "no shard has joined this grid yet");
+    else if (id && *id)
+        (void)lq_fail(fault, LQ_NO_MODEL, "model '%.128s' is not in this grid (it has %s)", id, list);
+    else
+        (void)lq_fail(fault, LQ_BAD_BODY,
+                      "this grid has several models (%s): name one, in JSON as model_id, else in the header "
+                      "X-Larql-Model",
+                      list);
+    return NULL;
+}
+
+enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
+                        const struct tried *tried, struct member **chosen, struct member **one,
+                        struct lq_fault *fault)
+{
+    const struct route_model *m = model_of(rt->table, model_id, fault);
+    const struct route *routes[WIRE_LAYERS_MAX];
+    uint32_t routes_n = 0;
+    if (!m)
+        return fault->code;
+    assert(layers_n > 0);
+    for (uint32_t i = 0; i < layers_n; i++) {
+        const struct route *r = route_find(m, layers[i]);
+        if (!r)
+            return gap(rt->table, m, layers, layers_n, fault);
+        bool seen = false;
+        for (uint32_t k = 0; k < routes_n && !seen; k++)
+            seen = routes[k] == r;
+        if (!seen)
+            routes[routes_n++] = r;
+    }
+    *one = pick(rt, routes, routes_n, tried);
+    for (uint32_t k = 0; k < routes_n && !*one; k++) {
         /* Layers of one route stay together, so that a shard gets one part. */
-        chosen[i] = i > 0 && r == route_find(rt->table, layers[i - 1]) ? chosen[i - 1] : best_of(rt, r, avoid);
+        struct member *best = pick(rt, &routes[k], 1, tried);
+        if (!best)
+            return lq_fail(fault, LQ_NOT_READY, "every shard of layers %u-%u of model '%s' is leaving or refused; see /v1/topology",
+                           routes[k]->first, routes[k]->last, m->id);
+        for (uint32_t i = 0; i < layers_n; i++)
+            if (route_find(m, layers[i]) == routes[k])
+                chosen[i] = best;
     }
     return LQ_OK;
 }

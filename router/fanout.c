@@ -17,20 +17,21 @@
 #include "common/log.h"
 #include "common/offload.h"
 #include "proto/wire_json.h"
+#include "router/health.h"
 #include "router/link.h"
 
 enum { JSON_ON_LOOP_BYTES_MAX = 64 * 1024, PART_BYTES_MAX = 64 << 20, LIST_CHARS = 96 };
 
 struct sub { /* one shard's part */
+    struct link_use use; /* first; use.link NULL: not under way */
     struct fan *fan;
-    struct link *link;
+    char *url; /* of the shard that was asked last */
+    struct tried tried;
     uint32_t *layers; /* into fan->sub_layers */
     uint32_t layers_n;
     struct http_call *call;
     struct evbuffer *body, *answer;
-    uint64_t sent_us;
     int status;
-    bool tried_other;
 };
 
 struct fan {
@@ -51,7 +52,7 @@ struct fan {
     struct lq_fault fault; /* of parse or merge */
 };
 
-static enum lq_err sub_send(struct sub *s, struct lq_fault *fault);
+static enum lq_err sub_send(struct sub *s, struct member *m, struct lq_fault *fault);
 
 static void drop_calls(struct fan *f)
 {
@@ -59,6 +60,8 @@ static void drop_calls(struct fan *f)
         if (f->subs[i].call)
             http_call_cancel(f->subs[i].call);
         f->subs[i].call = NULL;
+        if (f->subs[i].use.link)
+            link_use_end(&f->subs[i].use);
     }
 }
 
@@ -70,6 +73,7 @@ static void fan_free(struct fan *f)
             evbuffer_free(f->subs[i].body);
         if (f->subs[i].answer)
             evbuffer_free(f->subs[i].answer);
+        free(f->subs[i].url);
     }
     free(f->subs);
     free(f->sub_layers);
@@ -96,11 +100,23 @@ static void on_gone(struct http_req *r, void *arg)
     fan_end(arg);
 }
 
+static struct http_front_visit visit_of(const struct fan *f, uint64_t out_bytes)
+{
+    return (struct http_front_visit){.layer = f->parsed ? f->in.layers[0] : 0,
+                                     .layers_n = f->parsed ? f->in.layers_n : 0,
+                                     .rows_n = f->parsed ? f->in.seq_len : 0,
+                                     .format = WIRE_FORMATS_N,
+                                     .answer_format = WIRE_FORMATS_N,
+                                     .in_bytes = f->body_n,
+                                     .out_bytes = out_bytes};
+}
+
 static void fail(struct fan *f, const struct lq_fault *fault)
 {
     struct http_req *r = f->req;
     f->req = NULL;
-    http_front_fail(&f->rt->m.books, r, WIRE_FORMATS_N, f->body_n, fault); /* fault may be f's own */
+    const struct http_front_visit v = visit_of(f, 0);
+    http_front_fail_visit(&f->rt->m.books, r, &v, fault); /* fault may be f's own */
     fan_end(f);
 }
 
@@ -141,7 +157,7 @@ static void merge_run(struct offload_task *t, void *arg)
                                            .body_n = p ? n : 0,
                                            .layers = s->layers,
                                            .layers_n = s->layers_n,
-                                           .url = s->link->url};
+                                           .url = s->url};
     }
     f->fault.code =
         wire_json_merge(f->in.layers, f->in.layers_n, parts, f->subs_n, &f->merged, &f->merged_n, &f->fault);
@@ -158,7 +174,8 @@ static void on_merged(struct loop_msg *m)
     } else if (f->fault.code != LQ_OK) {
         fail(f, &f->fault);
     } else {
-        http_front_count(&f->rt->m.books, WIRE_FORMATS_N, 200, http_req_start_us(r), f->body_n, f->merged_n);
+        const struct http_front_visit v = visit_of(f, f->merged_n);
+        http_front_close(&f->rt->m.books, r, 200, &v);
         f->req = NULL;
         http_front_json_text_take(r, 200, f->merged, f->merged_n);
         f->merged = NULL;
@@ -188,20 +205,33 @@ static void on_sub_head(struct http_call *c, int status, const struct http_heade
     ((struct sub *)arg)->status = status;
 }
 
-/* The part once more, on a replica that has all of its layers. */
-static bool try_other(struct sub *s)
+/* A replica that has all of its layers and was not asked for them yet. */
+static struct member *replica_left(struct sub *s)
 {
-    struct link *other = NULL, *chosen[WIRE_LAYERS_MAX];
+    struct member *one = NULL, *chosen[WIRE_LAYERS_MAX];
+    struct fan *f = s->fan;
     struct lq_fault fault;
-    if (s->tried_other || clock_us() >= s->fan->deadline_us ||
-        flow_choose(s->fan->rt, s->layers, s->layers_n, s->link, chosen, &other, &fault) != LQ_OK || !other ||
-        other == s->link)
+    if (s->tried.n >= ROUTER_TRIES_MAX || clock_us() >= f->deadline_us ||
+        flow_choose(f->rt, f->in.model_id, s->layers, s->layers_n, &s->tried, chosen, &one, &fault) != LQ_OK)
+        return NULL;
+    return one && !tried_has(&s->tried, one) ? one : NULL;
+}
+
+/* The part once more, elsewhere. */
+static bool try_again(struct sub *s)
+{
+    struct fan *f = s->fan;
+    struct lq_fault fault;
+    struct member *m = replica_left(s);
+    if (!m)
         return false;
-    log_info("retry req=%s from=%s to=%s", http_req_id(s->fan->req), s->link->url, other->url);
-    metric_add(s->fan->rt->m.retries, 1);
-    s->tried_other = true;
-    s->link = other;
-    return sub_send(s, &fault) == LQ_OK;
+    if (!budget_take(&f->rt->crew->budget, clock_us())) {
+        metric_add(f->rt->m.budget_spent, 1);
+        return false;
+    }
+    log_info("retry req=%s from=%s to=%s", http_req_id(f->req), s->url, m->url);
+    metric_add(f->rt->m.retries, 1);
+    return sub_send(s, m, &fault) == LQ_OK;
 }
 
 static void sub_failed(struct sub *s, enum lq_err rc, const struct lq_fault *fault)
@@ -209,12 +239,14 @@ static void sub_failed(struct sub *s, enum lq_err rc, const struct lq_fault *fau
     struct fan *f = s->fan;
     struct lq_fault why, named;
     char list[LIST_CHARS];
-    (void)flow_shard_fault(s->link, rc, fault, &why);
-    if (why.code == LQ_SHARD_DOWN) {
-        link_failed(s->link, fault->text);
-        if (try_other(s))
-            return;
-    }
+    (void)flow_shard_fault(s->use.link->member, rc, fault, &why);
+    if (why.code == LQ_SHARD_DOWN)
+        link_failed(&s->use, fault->text);
+    else if (why.code == LQ_DEADLINE)
+        health_suspect(f->rt->crew, s->use.link->member);
+    link_use_end(&s->use);
+    if ((why.code == LQ_SHARD_DOWN || why.code == LQ_DEADLINE) && try_again(s))
+        return;
     (void)lq_fail(&named, why.code, "layers %s: %s", list_layers(s, list), why.text);
     fail(f, &named);
 }
@@ -226,8 +258,8 @@ static void sub_refused(struct sub *s, const struct evbuffer *in)
     size_t n = in ? evbuffer_get_length(in) : 0;
     const char *p = n ? (const char *)evbuffer_pullup((struct evbuffer *)(uintptr_t)in, -1) : "";
     wire_json_error_text(p, n, text, sizeof text);
-    (void)lq_fail(&named, lq_err_of_status(s->status), "layers %s: shard %s: %d %s", list_layers(s, list),
-                  s->link->url, s->status, text);
+    (void)lq_fail(&named, lq_err_of_status(s->status), "layers %s: shard %s: %d %s", list_layers(s, list), s->url,
+                  s->status, text);
     fail(s->fan, &named);
 }
 
@@ -242,7 +274,10 @@ static void on_sub_end(struct http_call *c, enum lq_err rc, struct evbuffer *in,
         sub_failed(s, rc, fault);
         return;
     }
-    link_answered(s->link, clock_us() - s->sent_us);
+    link_answered(&s->use);
+    link_use_end(&s->use);
+    if (s->status == 503 && try_again(s))
+        return;
     if (s->status != 200) {
         sub_refused(s, in);
         return;
@@ -263,22 +298,44 @@ static void on_sub_end(struct http_call *c, enum lq_err rc, struct evbuffer *in,
     }
 }
 
-static enum lq_err sub_send(struct sub *s, struct lq_fault *fault)
+static void on_down(struct link_use *u)
+{
+    struct sub *s = (struct sub *)u;
+    struct lq_fault fault;
+    if (!replica_left(s))
+        return; /* there is nobody else: it may come back */
+    (void)lq_fail(&fault, LQ_SHARD_DOWN, "it stopped answering");
+    http_call_cancel(s->call);
+    s->call = NULL;
+    sub_failed(s, LQ_SHARD_DOWN, &fault);
+}
+
+static enum lq_err sub_send(struct sub *s, struct member *m, struct lq_fault *fault)
 {
     static const struct http_call_cb cb = {.on_head = on_sub_head, .on_end = on_sub_end};
     struct fan *f = s->fan;
-    struct http_headers *h = flow_shard_headers(f->req, f->deadline_us);
+    struct link *l = link_of(f->rt, m, fault);
+    if (!l)
+        return fault->code;
+    free(s->url);
+    s->url = strdup(m->url);
+    s->tried.members[s->tried.n++] = m;
+    uint64_t ms = flow_try_ms(f->deadline_us, replica_left(s) != NULL);
+    struct http_headers *h = s->url ? flow_shard_headers(f->req, ms) : NULL;
     if (!h)
         return lq_fail(fault, LQ_NOMEM, "out of memory");
     const struct http_call_opts o = {.method = "POST",
                                      .path = "/v1/walk-ffn",
                                      .headers = h,
                                      .body = s->body,
-                                     .deadline_ms = flow_ms_left(f->deadline_us),
+                                     .deadline_ms = ms,
                                      .answer_max = PART_BYTES_MAX};
-    s->sent_us = clock_us();
-    enum lq_err rc = http_call_start(s->link->pool, &o, &cb, s, &s->call, fault);
+    enum lq_err rc = http_call_start(l->pool, &o, &cb, s, &s->call, fault);
     http_headers_free(h);
+    if (!rc) {
+        s->use.on_down = on_down;
+        link_use_begin(l, &s->use);
+    }
     return rc;
 }
 
@@ -296,8 +353,9 @@ static enum lq_err sub_encode(struct sub *s, struct lq_fault *fault)
     return lq_fail(fault, LQ_NOMEM, "out of memory for a part of the request");
 }
 
-/* One sub a link, its layers in the order asked, each once. */
-static enum lq_err make_subs(struct fan *f, struct link *const *chosen, struct lq_fault *fault)
+/* One sub a member, its layers in the order asked, each once. */
+static enum lq_err make_subs(struct fan *f, struct member *const *chosen, struct member **asked,
+                             struct lq_fault *fault)
 {
     uint32_t layers_n = f->in.layers_n, used = 0;
     f->subs = calloc(layers_n, sizeof *f->subs);
@@ -310,10 +368,11 @@ static enum lq_err make_subs(struct fan *f, struct link *const *chosen, struct l
             seen = chosen[k] == chosen[i];
         if (seen)
             continue;
+        asked[f->subs_n] = chosen[i];
         struct sub *s = &f->subs[f->subs_n++];
-        *s = (struct sub){.fan = f, .link = chosen[i], .layers = f->sub_layers + used};
+        *s = (struct sub){.fan = f, .layers = f->sub_layers + used};
         for (uint32_t k = i; k < layers_n; k++) {
-            if (chosen[k] != s->link)
+            if (chosen[k] != chosen[i])
                 continue;
             bool twice = false;
             for (uint32_t j = 0; j < s->layers_n && !twice; j++)
@@ -332,23 +391,24 @@ static enum lq_err make_subs(struct fan *f, struct link *const *chosen, struct l
 static void plan(struct fan *f)
 {
     struct router *rt = f->rt;
-    struct link *one = NULL, *chosen[WIRE_LAYERS_MAX];
+    struct member *one = NULL, *chosen[WIRE_LAYERS_MAX], *asked[WIRE_LAYERS_MAX];
     struct lq_fault fault;
     assert(f->in.layers_n <= WIRE_LAYERS_MAX);
-    enum lq_err rc = flow_choose(rt, f->in.layers, f->in.layers_n, NULL, chosen, &one, &fault);
+    enum lq_err rc = flow_choose(rt, f->in.model_id, f->in.layers, f->in.layers_n, NULL, chosen, &one, &fault);
     if (!rc && one) {
         struct http_req *r = f->req;
-        flow_forward_whole(rt, r, f->body, f->in.layers, f->in.layers_n, one, WIRE_FORMATS_N);
+        flow_forward_whole(rt, r, f->body, f->in.model_id, f->in.layers, f->in.layers_n, one, WIRE_FORMATS_N);
         f->req = NULL;
         fan_free(f);
         return;
     }
     if (!rc)
-        rc = make_subs(f, chosen, &fault);
+        rc = make_subs(f, chosen, asked, &fault);
     metric_add(rt->m.fan_outs, rc == LQ_OK);
     f->waiting_n = f->subs_n;
+    budget_request(&rt->crew->budget, clock_us());
     for (size_t i = 0; i < f->subs_n && !rc; i++)
-        rc = sub_send(&f->subs[i], &fault);
+        rc = sub_send(&f->subs[i], asked[i], &fault);
     if (rc)
         fail(f, &fault);
 }

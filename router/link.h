@@ -1,46 +1,52 @@
-/* link: one shard as one loop of the router sees it, and the view that all loops share.
- * Why      : routing, health and stats agree on one state, so all read it here.
- * Owner    : struct router; thread: its loop only. The view: struct crew, any thread.
- * Life     : NEW -> UP <-> DOWN. UP: the last probe or request got an answer.
- *            A link that is DOWN is probed every second, one that is UP every ten;
- *            a layer's only owner is tried all the same. Times monotonic. */
+/* link: one member as one loop of the router reaches it: its connections and the
+ * requests that are under way on them.
+ * Owner : counted, by the loop's list and by each request; thread: its loop only.
+ * Life  : made by the first request of this loop to that member; retired when a route
+ *         table without the member comes, and gone when its last request has ended. */
 #ifndef LQ_ROUTER_LINK_H
 #define LQ_ROUTER_LINK_H
 
-#include "common/peer_stats.h"
+#include <sys/queue.h>
+
+#include "router/member.h"
 #include "router/router.h"
 
-enum link_state { LINK_NEW, LINK_UP, LINK_DOWN, LINK_STATES_N };
-
-/* What the loops know together of one shard: a failure that one of them sees is every
- * one's, and /v1/topology tells the same whichever loop answers. Any thread. */
-struct shard_view {
-    _Atomic enum link_state state;
-    _Atomic double latency_us; /* moving average of whole answers; an update lost between two loops is no loss */
-    _Atomic uint64_t answers_n;
-    pthread_mutex_t mu; /* guards why alone */
-    char why[200];      /* of the last step to DOWN */
+/* A request under way at a member. on_down: the member is found dead (its probe was not
+ * answered) while the request waits; it may cancel its call and go elsewhere. */
+struct link_use {
+    TAILQ_ENTRY(link_use) entry;
+    struct link *link;
+    uint64_t start_us;
+    void (*on_down)(struct link_use *u);
 };
+TAILQ_HEAD(link_uses, link_use);
 
 struct link {
+    TAILQ_ENTRY(link) entry; /* router->links */
     struct router *router;
-    struct shard_view *view;
+    struct member *member; /* a reference */
     struct http_pool *pool;
-    const char *url; /* the route table's */
-    struct event *probe_ev;
-    struct http_call *probe; /* the one under way */
-    bool probed_once;
-    struct peer_stats stats; /* hidden 0: not known yet */
+    struct link_uses uses;
+    unsigned refs;
+    uint64_t generation; /* of the last table that had it */
 };
 
-enum lq_err link_init(struct link *l, struct router *rt, const char *url, struct lq_fault *fault) LQ_MUST_CHECK;
-void link_release(struct link *l);
-void shard_view_init(struct shard_view *v);
-void shard_view_release(struct shard_view *v);
-const char *link_state_name(enum link_state s);
+/* This loop's link to m, made if there is none. NULL: fault says why. */
+struct link *link_of(struct router *rt, struct member *m, struct lq_fault *fault);
 
-/* A request to it was answered (any status) after us, or failed in transport. */
-void link_answered(struct link *l, uint64_t us);
-void link_failed(struct link *l, const char *why);
+/* A request begins and ends there: counted at the member. u->on_down is the caller's. */
+void link_use_begin(struct link *l, struct link_use *u);
+void link_use_end(struct link_use *u);
+
+/* The request was answered (any status), or failed in transport. */
+void link_answered(const struct link_use *u);
+void link_failed(const struct link_use *u, const char *why);
+
+/* Takes the table that the first loop handed over, if it did: links to members that it lacks
+ * are retired. */
+void link_take_table(struct router *rt);
+void link_retire_all(struct router *rt);
+/* Tells the requests of every member that is DOWN. */
+void link_tell_down(struct router *rt);
 
 #endif

@@ -4,128 +4,166 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/args.h"
+#include "router/member.h"
 
-/* One blank-trimmed item of the map. */
-struct item {
-    const char *p;
-    size_t n;
-};
-
-static struct item trimmed(const char *p, size_t n)
+static struct name model_name(const void *ctx, size_t i)
 {
-    args_trim(&p, &n);
-    return (struct item){p, n};
+    const char *id = ((const struct route_model *)ctx)[i].id;
+    return (struct name){id, strlen(id)};
 }
 
-/* Index of a URL, added when new; SIZE_MAX: out of memory. */
-static size_t url_index(struct route_table *t, struct item url)
+/* A route begins where a claim begins or the layer after one ends. mapped_n + 1 marks. */
+static size_t mark_edges(const struct route_claim *const *claims, size_t claims_n, uint8_t *edge, uint32_t mapped_n)
 {
-    while (url.n > 1 && url.p[url.n - 1] == '/')
-        url.n--;
-    for (size_t i = 0; i < t->urls_n; i++)
-        if (strlen(t->urls[i]) == url.n && memcmp(t->urls[i], url.p, url.n) == 0)
-            return i;
-    char *copy = strndup(url.p, url.n);
-    if (copy)
-        t->urls[t->urls_n++] = copy;
-    return copy ? t->urls_n - 1 : SIZE_MAX;
+    size_t routes_max = 0;
+    for (size_t i = 0; i < claims_n; i++)
+        edge[claims[i]->first] = edge[claims[i]->last + 1] = 1;
+    for (uint32_t l = 0; l < mapped_n; l++)
+        routes_max += edge[l];
+    return routes_max;
 }
 
-static enum lq_err add_replica(struct route *r, size_t url, const char *text, struct lq_fault *fault)
+/* Routes of the layers that somebody owns; replicas_n counted, not filled. Sum returned. */
+static size_t cut_routes(struct route_model *m, const uint8_t *edge, const int32_t *owners_step)
 {
-    for (uint32_t i = 0; i < r->replicas_n; i++)
-        if (r->replicas[i] == url)
-            return lq_fail(fault, LQ_USAGE, "layers %u-%u name %s twice", r->first, r->last, text);
-    if (r->replicas_n == ROUTE_REPLICAS_MAX)
-        return lq_fail(fault, LQ_USAGE, "layers %u-%u have over %d replicas", r->first, r->last, ROUTE_REPLICAS_MAX);
-    r->replicas[r->replicas_n++] = (uint32_t)url;
+    int64_t owners_n = 0;
+    size_t sum = 0;
+    for (uint32_t l = 0; l < m->mapped_n; l++) {
+        owners_n += owners_step[l];
+        if (owners_n == 0) {
+            m->by_layer[l] = ROUTE_NONE;
+            continue;
+        }
+        if (edge[l]) {
+            m->routes[m->routes_n++] = (struct route){.first = l};
+            sum += (size_t)owners_n;
+        }
+        m->by_layer[l] = (uint32_t)m->routes_n - 1;
+        m->routes[m->routes_n - 1].last = l;
+        m->routes[m->routes_n - 1].replicas_n = (uint32_t)owners_n;
+    }
+    return sum;
+}
+
+static void fill_replicas(struct route_model *m, const struct route_claim *const *claims, size_t claims_n)
+{
+    uint32_t *next = m->replicas;
+    for (size_t r = 0; r < m->routes_n; r++) {
+        m->routes[r].replicas = next;
+        next += m->routes[r].replicas_n;
+        m->routes[r].replicas_n = 0;
+    }
+    for (size_t i = 0; i < claims_n; i++)
+        for (uint32_t r = m->by_layer[claims[i]->first]; r < m->routes_n && m->routes[r].first <= claims[i]->last; r++)
+            m->routes[r].replicas[m->routes[r].replicas_n++] = claims[i]->member;
+}
+
+static bool build_model(struct route_model *m, const struct route_claim *const *claims, size_t claims_n)
+{
+    m->mapped_n = 0;
+    for (size_t i = 0; i < claims_n; i++)
+        if (claims[i]->last >= m->mapped_n)
+            m->mapped_n = claims[i]->last + 1;
+    if (m->mapped_n == 0)
+        return true;
+    uint8_t *edge = calloc((size_t)m->mapped_n + 1, 1);
+    int32_t *owners_step = calloc((size_t)m->mapped_n + 1, sizeof *owners_step);
+    m->by_layer = malloc(m->mapped_n * sizeof *m->by_layer);
+    bool ok = edge && owners_step && m->by_layer;
+    if (ok) {
+        for (size_t i = 0; i < claims_n; i++) {
+            owners_step[claims[i]->first]++;
+            owners_step[claims[i]->last + 1]--;
+        }
+        m->routes = calloc(mark_edges(claims, claims_n, edge, m->mapped_n), sizeof *m->routes);
+        ok = m->routes && (m->replicas = malloc(cut_routes(m, edge, owners_step) * sizeof *m->replicas));
+    }
+    if (ok)
+        fill_replicas(m, claims, claims_n);
+    free(edge);
+    free(owners_step);
+    return ok;
+}
+
+static void release(struct route_table *t)
+{
+    for (size_t i = 0; i < t->models_n; i++) {
+        free(t->models[i].by_layer);
+        free(t->models[i].routes);
+        free(t->models[i].replicas);
+    }
+    for (size_t i = 0; i < t->members_n; i++)
+        member_unref(t->members[i]);
+    name_index_release(&t->by_id);
+    free(t->members);
+    free(t->models);
+    free(t->claims);
+}
+
+/* Claims sorted by model: those of m are sorted[start[m]] .. sorted[start[m + 1] - 1].
+ * start: models_n + 2 zeros. */
+static void sort_claims(const struct route_claim *claims, size_t claims_n, size_t models_n, size_t *start,
+                        const struct route_claim **sorted)
+{
+    for (size_t i = 0; i < claims_n; i++)
+        start[claims[i].model + 2]++;
+    for (size_t m = 2; m < models_n + 2; m++)
+        start[m] += start[m - 1];
+    for (size_t i = 0; i < claims_n; i++)
+        sorted[start[claims[i].model + 1]++] = &claims[i];
+}
+
+enum lq_err route_table_new_take(struct member **members, size_t members_n, struct route_model *models,
+                                 size_t models_n, struct route_claim *claims, size_t claims_n,
+                                 struct route_table **out, struct lq_fault *fault)
+{
+    struct route_table t = {.refs = 1,
+                            .members = members,
+                            .members_n = members_n,
+                            .models = models,
+                            .models_n = models_n,
+                            .claims = claims,
+                            .claims_n = claims_n};
+    size_t *start = calloc(models_n + 2, sizeof *start);
+    const struct route_claim **sorted = malloc((claims_n + 1) * sizeof *sorted);
+    struct route_table *made = malloc(sizeof *made);
+    bool ok = start && sorted && made && name_index_init(&t.by_id, models_n, model_name, models);
+    if (ok)
+        sort_claims(claims, claims_n, models_n, start, sorted);
+    for (size_t i = 0; i < models_n && ok; i++) {
+        (void)name_index_put(&t.by_id, i);
+        ok = build_model(&models[i], sorted + start[i], start[i + 1] - start[i]);
+    }
+    free(start);
+    free(sorted);
+    if (!ok) {
+        free(made);
+        release(&t);
+        return lq_fail(fault, LQ_NOMEM, "out of memory for a route table of %zu shards", members_n);
+    }
+    *made = t;
+    *out = made;
     return LQ_OK;
 }
 
-static enum lq_err add_item(struct route_table *t, struct item x, struct lq_fault *fault)
+struct route_table *route_table_ref(struct route_table *t)
 {
-    const char *eq = memchr(x.p, '=', x.n);
-    if (!eq)
-        return lq_fail(fault, LQ_USAGE, "expected 'START-END=URL', got '%.*s'", (int)x.n, x.p);
-    struct item range = trimmed(x.p, (size_t)(eq - x.p)), url = trimmed(eq + 1, x.n - (size_t)(eq - x.p) - 1);
-    if (url.n == 0)
-        return lq_fail(fault, LQ_USAGE, "expected 'START-END=URL', got '%.*s'", (int)x.n, x.p);
-    if (!memchr(range.p, '-', range.n))
-        return lq_fail(fault, LQ_USAGE, "expected 'START-END', got '%.*s'", (int)range.n, range.p);
-    struct route new = {0};
-    enum lq_err rc = args_range(range.p, range.n, &new.first, &new.last, fault);
-    if (rc)
-        return rc;
-    if (t->urls_n == ROUTE_SHARDS_MAX)
-        return lq_fail(fault, LQ_USAGE, "over %d shards in one map", ROUTE_SHARDS_MAX);
-    size_t at = url_index(t, url);
-    if (at == SIZE_MAX)
-        return lq_fail(fault, LQ_NOMEM, "out of memory for the shard map");
-    for (size_t i = 0; i < t->routes_n; i++) {
-        struct route *r = &t->routes[i];
-        if (r->first == new.first && r->last == new.last)
-            return add_replica(r, at, t->urls[at], fault);
-        if (new.first <= r->last && r->first <= new.last)
-            return lq_fail(fault, LQ_USAGE, "layers %u-%u overlap %u-%u in part; a replica repeats a range exactly",
-                           new.first, new.last, r->first, r->last);
-    }
-    new.replicas[new.replicas_n++] = (uint32_t)at;
-    t->routes[t->routes_n++] = new;
-    return LQ_OK;
+    atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
 }
 
-static int by_first(const void *a, const void *b)
+void route_table_unref(struct route_table *t)
 {
-    const struct route *x = a, *y = b;
-    return (x->first > y->first) - (x->first < y->first);
+    if (!t || atomic_fetch_sub(&t->refs, 1) != 1)
+        return;
+    release(t);
+    free(t);
 }
 
-enum lq_err route_table_parse(const char *map, struct route_table *t, struct lq_fault *fault)
+const struct route_model *route_model_find(const struct route_table *t, const char *id)
 {
-    enum lq_err rc = LQ_OK;
-    size_t items_n = 1;
-    for (const char *p = map; *p; p++)
-        items_n += *p == ',';
-    *t = (struct route_table){.routes = calloc(items_n, sizeof *t->routes), .urls = calloc(items_n, sizeof *t->urls)};
-    if (!t->routes || !t->urls)
-        rc = lq_fail(fault, LQ_NOMEM, "out of memory for the shard map");
-    for (const char *p = map; !rc;) {
-        size_t n = strcspn(p, ",");
-        struct item x = trimmed(p, n);
-        if (x.n > 0) /* blank items are skipped */
-            rc = add_item(t, x, fault);
-        if (!p[n])
-            break;
-        p += n + 1;
-    }
-    if (!rc && t->routes_n == 0)
-        rc = lq_fail(fault, LQ_USAGE, "no shards specified");
-    if (rc)
-        route_table_release(t);
-    else
-        qsort(t->routes, t->routes_n, sizeof *t->routes, by_first);
-    return rc;
-}
-
-void route_table_release(struct route_table *t)
-{
-    for (size_t i = 0; i < t->urls_n; i++)
-        free(t->urls[i]);
-    free(t->urls);
-    free(t->routes);
-    *t = (struct route_table){0};
-}
-
-const struct route *route_find(const struct route_table *t, uint32_t layer)
-{
-    size_t lo = 0, hi = t->routes_n;
-    while (lo < hi) { /* the last one with first <= layer */
-        size_t mid = lo + (hi - lo) / 2;
-        if (t->routes[mid].first <= layer)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo > 0 && layer <= t->routes[lo - 1].last ? &t->routes[lo - 1] : NULL;
+    if (!id || !*id)
+        return t->models_n == 1 ? &t->models[0] : NULL;
+    size_t at = name_index_find(&t->by_id, id, strlen(id));
+    return at == SIZE_MAX ? NULL : &t->models[at];
 }

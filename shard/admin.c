@@ -27,17 +27,33 @@ static json_t *wire_list(const struct wire_switches *w)
     return list;
 }
 
+static json_t *hash_json(const struct hash256 *h)
+{
+    char text[HASH256_TEXT_BYTES];
+    return json_string(hash256_text(h, text));
+}
+
+static json_t *layer_hashes(const struct identity *id)
+{
+    json_t *list = json_array();
+    for (uint32_t l = id->layer_first; l <= id->layer_last; l++)
+        json_array_append_new(list, hash_json(&id->layers[l - id->layer_first]));
+    return list;
+}
+
 static void answer_stats(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     const struct arch *a = &s->arch;
-    http_front_json_new(
-        r, 200,
-        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,si,s{sb,sI}}", "model", s->model_id, "family", a->family, "mode",
-                  "ffn-service", "layers", (int)a->layers_n, "hidden_size", (int)a->hidden_n, "features_per_layer",
-                  (int)a->ffn_n, "layer_start", (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype",
-                  ffn_dtype(s->ffn), "wire", wire_list(&s->wire), "kernels", s->kernels, "batch_rows_max",
-                  (int)s->batch_rows_max, "loaded", "ffn_service", 1, "ffn_bytes", (json_int_t)ffn_bytes(s->ffn)));
+    http_front_json_new(r, 200,
+                        json_pack("{ss,ss,ss,si,si,si,si,si,ss,so,ss,si,so,so,s{sb,sI}}", "model", s->model_id,
+                                  "family", a->family, "mode", "ffn-service", "layers", (int)a->layers_n,
+                                  "hidden_size", (int)a->hidden_n, "features_per_layer", (int)a->ffn_n, "layer_start",
+                                  (int)s->layer_first, "layer_end", (int)s->layer_last, "dtype", ffn_dtype(s->ffn),
+                                  "wire", wire_list(&s->wire), "kernels", s->kernels, "batch_rows_max",
+                                  (int)s->batch_rows_max, "identity", hash_json(&s->identity.model), "layer_hashes",
+                                  layer_hashes(&s->identity), "loaded", "ffn_service", 1, "ffn_bytes",
+                                  (json_int_t)ffn_bytes(s->ffn)));
 }
 
 static void answer_models(void *arg, struct http_req *r)
@@ -54,6 +70,12 @@ static void answer_metrics(void *arg, struct http_req *r)
 {
     struct shard *s = arg;
     uint64_t bytes;
+    struct shard_load load;
+    load_read(&s->load, clock_us(), &load);
+    metric_set(s->m.in_flight, (double)load.in_flight);
+    metric_set(s->m.per_second, (double)load.requests_per_s);
+    metric_set(s->m.cpu, (double)load.cpu_pct);
+    metric_set(s->m.resident, (double)load.ram_used_bytes);
     metric_set(s->m.queue_jobs, (double)offload_waiting_n(s->queue, &bytes));
     metric_set(s->m.busy, offload_is_busy(s->queue));
     metric_set(s->m.queue_bytes, (double)bytes);
@@ -64,11 +86,12 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *shard)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start}, {"/v1/health", "GET", answer_health},
-        {"/v1/stats", "GET", answer_stats},   {"/v1/models", "GET", answer_models},
-        {"/metrics", "GET", answer_metrics},
+        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT}, {"/v1/health", "GET", answer_health, ACCESS_ANY},
+        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},   {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
+        {"/metrics", "GET", answer_metrics, ACCESS_READER},
     };
-    http_front_dispatch(pages, sizeof pages / sizeof *pages, shard, r);
+    struct shard *s = shard;
+    http_front_dispatch(pages, sizeof pages / sizeof *pages, &s->trust.access, s, r);
 }
 
 bool admin_metrics_init(struct shard *s)
@@ -76,7 +99,8 @@ bool admin_metrics_init(struct shard *s)
     struct metrics *m = s->metrics = metrics_new();
     if (!m)
         return false;
-    bool ok = http_front_request_series(m, "larql_shard_requests_total", &s->m.books);
+    bool ok = http_front_series(m, "larql_shard", &s->m.books) &&
+              access_metrics(&s->trust.access, m, "larql_shard");
     static const char *const requests_n[BATCH_CLASSES_N] = {"1", "2", "3-4", "5-8", "9-16"};
     for (size_t i = 0; i < BATCH_CLASSES_N; i++) {
         char labels[32];
@@ -90,26 +114,25 @@ bool admin_metrics_init(struct shard *s)
         struct metric *(*make)(struct metrics *, const char *, const char *, const char *);
         const char *name, *help;
     } rest[] = {
-        {&s->m.books.seconds, metrics_histogram, "larql_shard_request_seconds",
-         "walk-ffn, header read to answer handed over"},
         {&s->m.compute_seconds, metrics_histogram, "larql_shard_compute_seconds",
          "computing one batch of requests, decode and encode included"},
         {&s->m.batch_rows, metrics_counter, "larql_shard_batch_rows_total", "rows in those batches"},
         {&s->m.inline_jobs, metrics_counter, "larql_shard_inline_total",
          "small requests that the loop computed itself, since nothing else waited"},
         {&s->m.rows, metrics_counter, "larql_shard_rows_total", "rows times layers computed"},
-        {&s->m.books.bytes_in, metrics_counter, "larql_shard_body_bytes_received_total", "walk-ffn request bodies"},
-        {&s->m.books.bytes_out, metrics_counter, "larql_shard_body_bytes_sent_total", "walk-ffn answer bodies"},
         {&s->m.saturated, metrics_counter, "larql_shard_saturated_values_total", "values clipped to f16's range"},
         {&s->m.f32_fallbacks, metrics_counter, "larql_shard_f32_fallbacks_total",
          "answers sent in f32 since f16 would have clipped them"},
         {&s->m.not_finite, metrics_counter, "larql_shard_not_finite_total", "answers refused for NaN or Inf"},
-        {&s->m.queue_full, metrics_counter, "larql_shard_queue_full_total", "requests refused by a full queue"},
         {&s->m.deadline, metrics_counter, "larql_shard_deadline_total", "requests that ran out of time"},
         {&s->m.busy, metrics_gauge, "larql_shard_busy", "1 while the compute thread computes"},
         {&s->m.queue_jobs, metrics_gauge, "larql_shard_queue_jobs", "requests that wait for the compute thread"},
         {&s->m.queue_bytes, metrics_gauge, "larql_shard_queue_bytes", "their body bytes"},
         {&s->m.connections, metrics_gauge, "larql_shard_connections", "open client connections"},
+        {&s->m.in_flight, metrics_gauge, "larql_shard_in_flight", "walk-ffn requests begun and not answered"},
+        {&s->m.per_second, metrics_gauge, "larql_shard_requests_per_second", "mean over about the last 10 seconds"},
+        {&s->m.cpu, metrics_gauge, "larql_shard_cpu_percent", "of one CPU, all threads together"},
+        {&s->m.resident, metrics_gauge, "larql_shard_resident_bytes", "memory, mapped pages of the model included"},
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
         *rest[i].to = rest[i].make(m, rest[i].name, rest[i].help, "");

@@ -38,18 +38,13 @@ static struct http_req *job_detach(struct job *j)
 {
     struct http_req *r = j->req;
     j->req = NULL;
+    load_leave(&j->shard->load);
     atomic_store(&j->gone, true);
     if (j->deadline_ev) {
         event_free(j->deadline_ev);
         j->deadline_ev = NULL;
     }
     return r;
-}
-
-/* WIRE_FORMATS_N: JSON. */
-static unsigned format_of(const struct job *j)
-{
-    return j->form.json ? WIRE_FORMATS_N : j->form.body;
 }
 
 static void refuse(struct job *j, const struct lq_fault *fault)
@@ -59,9 +54,18 @@ static void refuse(struct job *j, const struct lq_fault *fault)
         metric_add(s->m.not_finite, 1);
     if (fault->code == LQ_DEADLINE)
         metric_add(s->m.deadline, 1);
-    if (fault->code == LQ_QUEUE_FULL)
-        metric_add(s->m.queue_full, 1);
-    http_front_fail(&s->m.books, job_detach(j), format_of(j), j->body_n, fault);
+    j->visit.answer_format = WIRE_FORMATS_N;
+    http_front_fail_visit(&s->m.books, job_detach(j), &j->visit, fault);
+}
+
+/* What is known when the head is written; durations in ms, as Server-Timing wants them. */
+static bool add_timing(const struct job *j, struct http_headers *h)
+{
+    char text[96];
+    snprintf(text, sizeof text, "queue;dur=%u.%03u, compute;dur=%u.%03u, encode;dur=%u.%03u", j->queue_us / 1000,
+             j->queue_us % 1000, j->compute_us / 1000, j->compute_us % 1000, j->encode_us / 1000,
+             j->encode_us % 1000);
+    return http_headers_add(h, "Server-Timing", text);
 }
 
 static void answer(struct job *j)
@@ -73,7 +77,7 @@ static void answer(struct job *j)
     char count[32];
     snprintf(count, sizeof count, "%zu", j->saturated_n);
     bool ok = h && body && http_headers_add(h, "Content-Type", j->content_type) &&
-              (j->saturated_n == 0 || http_headers_add(h, "X-Larql-Saturated", count));
+              (j->saturated_n == 0 || http_headers_add(h, "X-Larql-Saturated", count)) && add_timing(j, h);
     if (ok) {
         ok = http_front_give(body, j->answer, j->answer_n);
         j->answer = NULL;
@@ -82,7 +86,9 @@ static void answer(struct job *j)
         metric_add(s->m.rows, j->rows_n);
         metric_add(s->m.saturated, j->saturated_n);
         metric_add(s->m.f32_fallbacks, j->fell_back);
-        http_front_count(&s->m.books, format_of(j), 200, http_req_start_us(r), j->body_n, j->answer_n);
+        j->visit.answer_format = j->form.json ? WIRE_FORMATS_N : j->form.answer;
+        j->visit.out_bytes = j->answer_n;
+        http_front_close(&s->m.books, r, 200, &j->visit);
         http_req_reply(r, 200, h, body);
     } else {
         http_front_nomem(r);
@@ -97,6 +103,11 @@ static void on_done(struct loop_msg *m)
 {
     struct job *j = (struct job *)m; /* first member of its first member */
     struct shard *s = j->shard;
+    if (j->form.json) {
+        j->visit.layer = j->json_layer;
+        j->visit.layers_n = j->json_layers_n;
+        j->visit.rows_n = j->json_rows_n;
+    }
     if (j->row_us)
         s->row_us = s->row_us ? (3 * s->row_us + j->row_us) / 4 : j->row_us;
     if (j->req && j->fault.code == LQ_OK)
@@ -147,7 +158,12 @@ static enum lq_err check_binary(struct job *j, struct lq_fault *fault)
     if (!rc)
         rc = wire_payload_check(j->form.body, j->head.seq_len, j->shard->arch.hidden_n,
                                 j->body_n - j->head.payload_at, &j->values_n, fault);
-    return rc;
+    if (rc)
+        return rc;
+    j->visit.layer = wire_head_layer(&j->head, 0);
+    j->visit.layers_n = j->head.layers_n;
+    j->visit.rows_n = j->head.seq_len;
+    return LQ_OK;
 }
 
 /* Room for a binary answer, so that the compute path need not ask for it; not where the
@@ -190,7 +206,7 @@ static void on_body(struct http_req *r, struct evbuffer *in, void *arg)
     enum lq_err rc = LQ_OK;
     if (evbuffer_add_buffer(j->body, in) != 0)
         rc = lq_fail(&fault, LQ_NOMEM, "out of memory");
-    j->body_n = evbuffer_get_length(j->body);
+    j->visit.in_bytes = j->body_n = evbuffer_get_length(j->body);
     j->body_p = evbuffer_pullup(j->body, -1);
     j->task.bytes = j->body_n;
     if (!rc && !j->body_p && j->body_n > 0)
@@ -206,6 +222,7 @@ static void on_body(struct http_req *r, struct evbuffer *in, void *arg)
     http_req_on_gone(r, on_gone_queued, j);
     work_prepare(j);
     j->task.small = is_small(j);
+    j->queued_us = clock_us();
     if (!rc)
         rc = offload_queue(j->shard->queue, &j->task, &fault);
     if (rc) {
@@ -244,6 +261,8 @@ void flow_start(void *arg, struct http_req *r)
     j->shard = s;
     j->req = r;
     j->form = form;
+    j->visit.format = form.json ? WIRE_FORMATS_N : form.body;
+    load_enter(&s->load, http_req_start_us(r));
     j->deadline_us = http_front_deadline_us(r, s->deadline_ms);
     http_req_on_gone(r, on_gone_reading, j);
     http_req_read(r, limit, NULL, on_body, j);

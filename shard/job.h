@@ -13,15 +13,17 @@
 struct job {
     struct offload_task task; /* first; task.next: the jobs of the same batch */
     struct shard *shard;
-    struct http_req *req;      /* NULL once the client has left or been answered */
-    struct event *deadline_ev; /* answers 504 */
-    _Atomic bool gone;         /* nobody waits any more */
-    uint64_t deadline_us;      /* monotonic */
-    struct negotiated form;    /* .answer becomes f32 where f16 would clip and the client takes both */
-    bool may_fall_back;        /* so it may: `answer` has the room */
-    struct wire_head head;     /* binary: views into body */
-    size_t values_n;           /* binary: S * hidden, checked */
-    struct evbuffer *body;     /* pulled up: one piece */
+    struct http_req *req;          /* NULL once the client has left or been answered */
+    struct event *deadline_ev;     /* answers 504 */
+    _Atomic bool gone;             /* nobody waits any more */
+    uint64_t deadline_us;          /* monotonic */
+    struct http_front_visit visit; /* for the books; of a JSON body layers and rows come at its end */
+    uint64_t queued_us;
+    struct negotiated form; /* .answer becomes f32 where f16 would clip and the client takes both */
+    bool may_fall_back;     /* so it may: `answer` has the room */
+    struct wire_head head;  /* binary: views into body */
+    size_t values_n;        /* binary: S * hidden, checked */
+    struct evbuffer *body;  /* pulled up: one piece */
     const uint8_t *body_p;
     size_t body_n;
     /* in a batch */
@@ -35,6 +37,8 @@ struct job {
     size_t saturated_n; /* values clipped in an f16 answer */
     bool fell_back;     /* f16 was asked for, f32 answered */
     uint64_t rows_n;
+    uint32_t json_layer, json_layers_n, json_rows_n; /* what a JSON body asked for */
+    uint32_t queue_us, compute_us, encode_us;        /* Server-Timing; of a batch: compute and encode of all of it */
     uint32_t row_us;       /* what a layer took, of a job of one row that ran alone; 0: it was none */
     struct lq_fault fault; /* code LQ_OK: answer is good */
 };

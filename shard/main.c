@@ -10,19 +10,20 @@
 #include "common/serve.h"
 #include "proto/cpu.h"
 #include "shard/job.h"
+#include "shard/join.h"
 
 enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
 
 struct options {
     struct serve_opts serve;
-    const char *layers, *wire_preference, *model_id, *activations;
+    const char *layers, *wire_preference, *model_id, *activations, *join, *public_url;
     int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
     bool no_f16, no_i8, prefetch, pin;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 13 };
+    enum { OWN_N = 15 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
@@ -35,6 +36,10 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
         {"batch-rows", 0, OPT_INT, "N", NULL,
          "rows of waiting requests for one layer that are computed together, 1: none (default 16)", 1, 16,
          &o->batch_rows},
+        {"join", 'j', OPT_TEXT, "HOST:PORT,...", NULL, "announce this shard to these routers' --grid-port", 0, 0,
+         &o->join},
+        {"public-url", 0, OPT_TEXT, "URL", NULL, "how those routers reach it (default: the ready line's)", 0, 0,
+         &o->public_url},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
         {"no-f16", 0, OPT_FLAG, NULL, NULL, "serve no f16 bodies (also LARQL_F16_WIRE=0, LARQL_F16_WIRE_DISABLE)", 0,
          0, &o->no_f16},
@@ -120,21 +125,49 @@ static void status_text(const void *shard, char *text, size_t text_n)
              s->model_id);
 }
 
+static void on_drain(void *shard)
+{
+    join_drain(((struct shard *)shard)->join); /* routers first: they stop sending before we refuse */
+}
+
+/* Where a wildcard or a unix socket says nothing to others, the operator must. */
+static enum lq_err announce(struct shard *s, const struct options *o, struct lq_fault *fault)
+{
+    const char *url = o->public_url ? o->public_url : http_server_url(s->server);
+    bool wild = strstr(url, "://0.0.0.0") || strstr(url, "://[::]");
+    if (!o->join)
+        return LQ_OK;
+    if (wild)
+        return lq_fail(fault, LQ_USAGE, "--join needs --public-url: routers cannot reach %s", url);
+    const struct join_opts j = {.routers = o->join, .public_url = url, .keys = s->trust.grid};
+    return join_new(s, &j, &s->join, fault);
+}
+
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc =
-        serve_listen(s->loop, &o->serve, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
+        serve_listen(s->loop, &o->serve, &s->trust, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request, s, &s->server, fault);
     struct serve_drain drain = {.loop = s->loop,
                                 .server = s->server,
                                 .draining = &s->draining,
                                 .drain_ms = (uint64_t)o->serve.drain_ms,
+                                .on_begin = on_drain,
+                                .arg = s,
                                 .status = status_text,
                                 .status_arg = s};
     if (!rc)
         rc = serve_drain_on_signals(&drain, fault);
+    if (!rc)
+        rc = serve_reload_on_hup(s->loop, &s->trust, fault);
+    if (!rc)
+        rc = announce(s, o, fault);
     if (rc)
         return rc;
+    http_server_count_refused(s->server, s->m.books.refused);
     s->start_us = clock_us();
+    char identity[HASH256_TEXT_BYTES];
+    log_info("identity model=%s", hash256_text(&s->identity.model, identity));
+    load_begin(&s->load, s->start_us);
     log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
              log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
              s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
@@ -148,13 +181,17 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
 {
     unsigned cpu;
     enum mat_activations activations;
-    enum lq_err rc = log_level_set(o->serve.log_level, fault);
+    enum lq_err rc = serve_log_init(&o->serve, fault);
     if (!rc)
         rc = mat_activations_read(o->activations, &activations, fault);
     if (!rc)
         rc = switches_from(o, &s->wire, fault);
     if (!rc)
         rc = cpu_allowed(&cpu, fault);
+    if (!rc)
+        rc = trust_init(&s->trust, &o->serve.trust, true, fault);
+    if (!rc && !o->serve.unix_path) /* before the model is loaded, which takes its time */
+        rc = trust_may_listen(&s->trust, o->serve.host, fault);
     if (rc)
         return rc;
     codec_init(&s->codec, cpu);
@@ -162,7 +199,8 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
     rc = load_model(s, o, fault);
     if (rc)
         return rc;
-    if (!(s->loop = loop_new()) || !admin_metrics_init(s))
+    s->layer_stats = layer_stats_new(s->layer_first, s->layer_last);
+    if (!(s->loop = loop_new()) || !admin_metrics_init(s) || !s->layer_stats)
         return lq_fail(fault, LQ_NOMEM, "out of memory or file descriptors at start");
     s->turn_ev = event_new(loop_base(s->loop), -1, 0, flow_on_turn_end, s);
     if (!s->turn_ev)
@@ -170,6 +208,10 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
     s->work = work_new(s, (size_t)o->threads, activations, fault); /* forks, for BLIS: before any thread */
     if (!s->work)
         return fault->code;
+    rc = identity_read(s->gguf, s->layer_first, s->layer_last, compute_pool(work_compute(s->work)), NULL,
+                       &s->identity, fault);
+    if (rc)
+        return rc;
     rc = offload_new(s->loop, "compute", (size_t)o->queue_jobs, (uint64_t)o->queue_mb << 20, s->work, &s->queue,
                      fault);
     if (!rc && o->pin)
@@ -182,6 +224,7 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
 
 static void release(struct shard *s)
 {
+    join_free(s->join);
     http_server_free(s->server); /* detaches jobs from their requests */
     offload_free(s->queue);
     work_free(s->work);
@@ -189,14 +232,21 @@ static void release(struct shard *s)
         event_free(s->turn_ev);
     loop_free(s->loop);
     metrics_free(s->metrics);
+    identity_release(&s->identity);
+    layer_stats_free(s->layer_stats);
+    trust_release(&s->trust);
     ffn_free(s->ffn);
     gguf_free(s->gguf);
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {
-        .batch_rows = 16, .answer_mb = 256, .queue_jobs = 256, .queue_mb = 256, .wire_preference = "precise", .activations = "16"};
+    struct options o = {.batch_rows = 16,
+                        .answer_mb = 256,
+                        .queue_jobs = 256,
+                        .queue_mb = 256,
+                        .wire_preference = "precise",
+                        .activations = "16"};
     serve_opts_init(&o.serve, 8080);
     char **args;
     int args_n;
@@ -215,7 +265,7 @@ int main(int argc, char **argv)
     struct lq_fault fault = {.text = ""};
     enum lq_err rc = run(&s, &o, &fault);
     if (rc)
-        fprintf(stderr, "larql-shard: %s\n", fault.text);
+        serve_say_failure("larql-shard", &o.serve, &fault);
     release(&s);
     switch (rc) {
     case LQ_OK:

@@ -1,7 +1,8 @@
 /* shard: a range of a model's FFN layers, served over HTTP.
  * Files : main.c options and wiring; flow.c one request on the loop; work.c the
  *         same request, and others beside it, on the compute path (common/offload
- *         between them), work_json.c its JSON form; admin.c health, stats, models, metrics.
+ *         between them), work_json.c its JSON form; admin.c health, stats, models, metrics;
+ *         load.c, layer_stats.c how busy it is, for heartbeats.
  * Thread: everything here belongs to the loop thread, except what a comment
  *         gives to the compute thread. Model, ffn and options are read-only. */
 #ifndef LQ_SHARD_SHARD_H
@@ -12,11 +13,16 @@
 
 #include "common/http_front.h"
 #include "common/loop.h"
+#include "common/trust.h"
 #include "model/arch.h"
 #include "model/ffn.h"
+#include "model/identity.h"
 #include "proto/codec.h"
 #include "proto/negotiate.h"
+#include "shard/layer_stats.h"
+#include "shard/load.h"
 
+struct join;
 struct offload;
 struct work;
 
@@ -28,8 +34,9 @@ struct shard_metrics {
     struct metric *batch_rows;
     struct metric *inline_jobs; /* run by the loop itself */
     struct metric *rows;
-    struct metric *saturated, *f32_fallbacks, *not_finite, *queue_full, *deadline;
-    struct metric *busy, *queue_jobs, *queue_bytes, *connections; /* gauges, set when printed */
+    struct metric *saturated, *f32_fallbacks, *not_finite, *deadline;
+    /* gauges, set when printed */
+    struct metric *busy, *queue_jobs, *queue_bytes, *connections, *in_flight, *per_second, *cpu, *resident;
 };
 
 struct shard {
@@ -38,6 +45,7 @@ struct shard {
     struct gguf *gguf;
     struct arch arch;
     struct ffn *ffn;
+    struct identity identity; /* of the served layers */
     uint32_t layer_first, layer_last;
     struct codec_ops codec;
     const char *kernels; /* compute_describe() of the compute thread */
@@ -47,13 +55,17 @@ struct shard {
     uint32_t batch_rows_max; /* 1: every request alone */
     /* running */
     struct loop *loop;
+    struct trust trust;
     struct http_server *server;
+    struct join *join; /* NULL: no router to tell */
     struct work *work; /* the compute path's */
     struct offload *queue;
     struct event *turn_ev; /* the end of a turn in which jobs were queued */
     uint32_t row_us;       /* what one row of a layer takes, a running mean; 0: not known yet */
     struct metrics *metrics;
     struct shard_metrics m;
+    struct load_meter load;
+    struct layer_stats *layer_stats; /* noted by the compute path */
     uint64_t start_us;
     bool draining;
 };

@@ -42,6 +42,7 @@ struct batch {
     struct job *job[BATCH_ROWS_MAX];
     size_t jobs_n;
     uint32_t rows_n;
+    uint64_t encode_us; /* so far */
 };
 
 static bool has_ended(const struct job *j)
@@ -178,6 +179,7 @@ static void pass(struct work *w, struct batch *b)
             repeat(b, i, twin);
             continue;
         }
+        uint64_t layer_us = 0;
         for (uint32_t row = 0; row < b->rows_n; row += FFN_CHUNK_ROWS) {
             uint32_t n = b->rows_n - row < FFN_CHUNK_ROWS ? b->rows_n - row : FFN_CHUNK_ROWS;
             if (is_over(b)) /* asked once a chunk, so that a job nobody waits for ends soon */
@@ -185,7 +187,10 @@ static void pass(struct work *w, struct batch *b)
             if (!whole && decode_rows(b->job[0], row, n, w->x))
                 return;
             work_phase = "compute";
+            uint64_t begin_us = clock_us();
             ffn_forward(s->ffn, w->compute, layer, w->x, n, w->scratch, w->out);
+            uint64_t end_us = clock_us();
+            layer_us += end_us - begin_us;
             work_phase = "encode";
             for (size_t k = 0; k < b->jobs_n; k++) {
                 struct job *j = b->job[k];
@@ -196,14 +201,24 @@ static void pass(struct work *w, struct batch *b)
                 else
                     deliver(j, i, w->out, row, n);
             }
+            b->encode_us += clock_us() - end_us;
         }
+        layer_stats_note(s->layer_stats, layer, layer_us);
     }
 }
 
-static void finish(struct job *j, uint64_t start_us)
+void work_timing(struct job *j, uint64_t start_us, uint64_t encode_us)
+{
+    j->queue_us = (uint32_t)(start_us - j->queued_us);
+    j->encode_us = (uint32_t)encode_us;
+    j->compute_us = (uint32_t)(clock_us() - start_us - encode_us);
+}
+
+static void finish(struct job *j, uint64_t start_us, uint64_t encode_us)
 {
     const struct wire_head *h = &j->head;
-    float latency_ms = (float)(clock_us() - start_us) / 1000.0f;
+    work_timing(j, start_us, encode_us);
+    float latency_ms = (float)(j->compute_us + j->encode_us) / 1000.0f;
     j->answer_n = (size_t)wire_answer_bytes(j->form.answer, h->layers_n, h->seq_len, j->shard->arch.hidden_n);
     j->content_type = wire_content_type(j->form.answer);
     wire_answer_head_encode(h->layers_n, wire_head_layer(h, 0), h->seq_len, latency_ms, j->answer);
@@ -243,9 +258,10 @@ static void run_batch(struct offload_task *t, void *arg)
             j->saturated_n = 0;
             if (admit(w, j, 0))
                 pass(w, &alone);
+            b.encode_us += alone.encode_us;
         }
         if (j->fault.code == LQ_OK)
-            finish(j, start_us);
+            finish(j, start_us, b.encode_us);
     }
     uint64_t us = clock_us() - start_us;
     if (b.jobs_n == 1 && b.rows_n == 1 && b.job[0]->fault.code == LQ_OK)

@@ -20,6 +20,9 @@ struct work {
 enum lq_err work_check_layer(const struct shard *s, uint32_t layer, struct lq_fault *fault) LQ_MUST_CHECK;
 enum lq_err work_check_answer_size(const struct shard *s, uint64_t bytes, struct lq_fault *fault) LQ_MUST_CHECK;
 
+/* What Server-Timing tells of a job that was computed from start_us until now. */
+void work_timing(struct job *j, uint64_t start_us, uint64_t encode_us);
+
 /* A JSON job to its outcome. */
 enum lq_err work_json(struct work *w, struct job *j);
 

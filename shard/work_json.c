@@ -17,6 +17,7 @@ static enum lq_err forward(struct work *w, struct job *j, uint32_t layer, const 
 {
     const struct shard *s = j->shard;
     uint32_t hidden = s->arch.hidden_n;
+    uint64_t begin_us = clock_us();
     /* In chunks, so that a job nobody waits for ends soon. */
     for (uint32_t row = 0; row < seq_len; row += FFN_CHUNK_ROWS) {
         if (atomic_load_explicit(&j->gone, memory_order_relaxed))
@@ -25,6 +26,7 @@ static enum lq_err forward(struct work *w, struct job *j, uint32_t layer, const 
         ffn_forward(s->ffn, w->compute, layer, x + (size_t)row * hidden, rows_n, w->scratch,
                     out + (size_t)row * hidden);
     }
+    layer_stats_note(s->layer_stats, layer, clock_us() - begin_us);
     size_t n = (size_t)seq_len * hidden, bad = s->codec.finite(out, n);
     if (bad < n)
         return lq_fail(&j->fault, LQ_NOT_FINITE, "FFN output is not finite at layer %u, row %zu, index %zu", layer,
@@ -68,8 +70,10 @@ static enum lq_err json_output(struct work *w, struct job *j, const struct wire_
     }
     if (!rc) {
         size_t n;
+        uint64_t encode_begin_us = clock_us();
         char *text = wire_json_output_encode(r->layers, r->layers_n, r->seq_len, s->arch.hidden_n, out,
                                              latency_ms_since(start_us), &n);
+        work_timing(j, start_us, clock_us() - encode_begin_us);
         rc = give(j, text, n);
     }
     free(out);
@@ -131,7 +135,9 @@ static enum lq_err json_features(struct work *w, struct job *j, const struct wir
         }
     }
     size_t bytes = 0;
+    uint64_t encode_begin_us = clock_us();
     char *text = wire_json_features_encode(r->layers, r->layers_n, f, latency_ms_since(start_us), &bytes);
+    work_timing(j, start_us, clock_us() - encode_begin_us);
     rc = give(j, text, bytes);
 out:
     for (uint32_t i = 0; f && i < r->layers_n; i++) {
@@ -152,6 +158,9 @@ enum lq_err work_json(struct work *w, struct job *j)
     enum lq_err rc = wire_json_request_decode((const char *)j->body_p, j->body_n, &r, &j->fault);
     if (rc)
         return rc;
+    j->json_layer = r.layers[0];
+    j->json_layers_n = r.layers_n;
+    j->json_rows_n = r.seq_len;
     rc = wire_json_residual_check(&r, s->arch.hidden_n, &j->fault);
     for (uint32_t i = 0; i < r.layers_n && !rc; i++)
         rc = work_check_layer(s, r.layers[i], &j->fault);

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-import conftest
+import tree
 
 SUITE = "bookworm"
 
@@ -20,7 +20,7 @@ def run(*args, **how):
 
 def base_tar():
     """Its path; skips with the reason where it cannot be made."""
-    path = os.path.join(conftest.CACHE, f"{SUITE}.tar")
+    path = os.path.join(tree.CACHE, f"{SUITE}.tar")
     if os.path.exists(path):
         return path
     if os.geteuid() != 0:
@@ -30,7 +30,7 @@ def base_tar():
     sources = glob.glob("/etc/apt/sources.list.d/debian.sources") + [p for p in glob.glob("/etc/apt/sources.list") if os.path.getsize(p)]
     if not sources:
         pytest.skip("this machine's apt names no Debian mirror")
-    os.makedirs(conftest.CACHE, exist_ok=True)
+    os.makedirs(tree.CACHE, exist_ok=True)
     done = subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", "--format=tar", SUITE, path + ".new", sources[0]],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:

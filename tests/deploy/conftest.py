@@ -1,77 +1,27 @@
-"""What the checks of deploy/ share: an installed tree, a model, a cache outside the source tree."""
+"""The installed tree and the model of this folder's checks."""
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(ROOT, "tests", "grid"))
-
-import grid  # noqa: E402
-
-BUILD = os.path.abspath(grid.BUILD)
-CACHE = os.path.join(os.environ.get("LQ_DEPLOY_CACHE") or os.path.expanduser("~/.cache/larql-grid"), "deploy")
-
-
-def make(*words):
-    """The flags are those of the make that runs the tests, if one does; it has built what there is to build."""
-    env = {**os.environ, "MAKELEVEL": "0"}
-    done = subprocess.run(["make", "-s", f"BUILD={grid.BUILD}", *words], cwd=ROOT, env=env, capture_output=True,
-                          text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def install(target, root, **where):
-    """make TARGET into the empty folder root; the path of what is there, relative to it."""
-    make(target, f"DESTDIR={root}", *(f"{k}={v}" for k, v in where.items()))
-    return files(root)
-
-
-def files(root):
-    return sorted(os.path.relpath(os.path.join(d, f), root) for d, _, names in os.walk(root) for f in names)
+import tree
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory):
     """As `make install PREFIX=/usr DESTDIR=...` leaves it."""
     root = str(tmp_path_factory.mktemp("root"))
-    install("install", root, PREFIX="/usr")
+    tree.install("install", root, PREFIX="/usr")
     return root
 
 
 @pytest.fixture(scope="session")
 def model():
     """Hidden size 6, 8 layers."""
-    os.makedirs(os.path.join(BUILD, "models"), exist_ok=True)
-    path = os.path.join(BUILD, "models", "deploy.gguf")
-    subprocess.run([sys.executable, os.path.join(ROOT, "tests", "tools", "make_model.py"), path, "--arch", "llama", "--layers",
+    os.makedirs(os.path.join(tree.BUILD, "models"), exist_ok=True)
+    path = os.path.join(tree.BUILD, "models", "deploy.gguf")
+    subprocess.run([sys.executable, os.path.join(tree.ROOT, "tests", "tools", "make_model.py"), path, "--arch", "llama", "--layers",
                     "8", "--hidden", "6", "--ffn", "8", "--heads", "3", "--kv-heads", "3", "--type", "F32", "--seed", "1"],
                    check=True)
     return path
-
-
-def check_options(program, text):
-    """Every --option in text is one of program's; skips while a build lacks the whole set of joining."""
-    helptext = subprocess.run([grid.program(program), "--help"], check=True, capture_output=True, text=True).stdout
-    have = set(re.findall(r"--[a-z0-9][a-z0-9-]*", helptext))
-    missing = set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9-]*", text)) - have
-    if missing and not {"--join", "--grid-port"} & have:
-        pytest.skip(f"this {program} cannot join a grid: {sorted(missing)}")
-    assert not missing, f"{program} has no {sorted(missing)}"
-
-
-def venv(*requirements):
-    """A python with these of PyPI, cached outside the tree; None: it cannot be had."""
-    where = os.path.join(CACHE, "venv-" + "-".join(r.replace("==", "-") for r in requirements))
-    python = os.path.join(where, "bin", "python")
-    if not os.path.exists(os.path.join(where, "complete")):
-        subprocess.run(["rm", "-rf", where], check=True)
-        for step in (["/usr/bin/python3", "-m", "venv", where], [python, "-m", "pip", "install", "-q", *requirements]):
-            if subprocess.run(step, capture_output=True, check=False).returncode != 0:
-                return None
-        open(os.path.join(where, "complete"), "w", encoding="utf-8").close()
-    return python

@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
 import clean_root
-import conftest
+import tree
 import grid
 
 BASE, IMAGE = "localhost/debian:12-slim", "localhost/larql-grid:test"
@@ -21,26 +22,33 @@ slow = pytest.mark.skipif(not os.environ.get("LQ_CONTAINER"), reason="slow: make
 
 def words(store, *args):
     """buildah's command line, with a store of its own and no engine."""
-    return ["env", "STORAGE_DRIVER=vfs", "BUILDAH_ISOLATION=chroot", "buildah", "--root", f"{store}/root", "--runroot", f"{store}/run", *args]
+    return ["env", "BUILDAH_ISOLATION=chroot", "buildah", "--root", f"{store}/root", "--runroot", f"{store}/run", *args]
 
 
 def buildah(store, *args):
-    return clean_root.run(*words(store, *args), cwd=conftest.ROOT).strip()
+    return clean_root.run(*words(store, *args), cwd=tree.ROOT).strip()
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory):
+def container():
     """(store, name, configuration) of a container of the image."""
     if os.geteuid() != 0 or not shutil.which("buildah"):
         pytest.skip("needs root and buildah")
-    store = str(tmp_path_factory.mktemp("store"))
+    store = tempfile.mkdtemp(prefix="container-", dir=tree.BUILD)  # large: not among pytest's, which are kept
+    try:
+        yield build(store)
+    finally:
+        buildah(store, "rm", "--all")  # and what it has mounted
+        shutil.rmtree(store)
+
+
+def build(store):
     base = buildah(store, "from", "scratch")
     buildah(store, "add", "-q", base, clean_root.base_tar(), "/")
     buildah(store, "commit", "-q", base, BASE)
     buildah(store, "bud", "-q", "--format", "docker", "--pull-never", "--build-arg", f"BASE={BASE}", "-f", "deploy/Containerfile", "-t", IMAGE, ".")
     name = buildah(store, "from", "--pull-never", IMAGE)
-    yield store, name, json.loads(buildah(store, "inspect", name))["Docker"]["config"]
-    shutil.rmtree(store, ignore_errors=True)
+    return store, name, json.loads(buildah(store, "inspect", name))["Docker"]["config"]
 
 
 def run(container, *args):
@@ -80,7 +88,7 @@ def test_image_serves_and_its_health_check_tells(container, model):
 
 def test_containerfile_is_as_it_should_be():
     """What needs no build: two stages, one base, not root at the end, no key as a word."""
-    with open(os.path.join(conftest.ROOT, "deploy", "Containerfile"), encoding="utf-8") as f:
+    with open(os.path.join(tree.ROOT, "deploy", "Containerfile"), encoding="utf-8") as f:
         lines = [line for line in re.sub(r"\\\n\s*", " ", f.read()).splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if line.startswith("FROM")] == ["FROM ${BASE} AS build", "FROM ${BASE}"]
     assert [line for line in lines if line.startswith("USER")] == ["USER 10001:10001"]

@@ -4,11 +4,12 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
 import clean_root
-import conftest
+import tree
 import grid
 
 # What lintian would have of Debian's own packages and not of a vendor's: an address to write to, a
@@ -18,7 +19,7 @@ NOT_OURS = ("bogus-mail-host", "bogus-mail-host-in-debian-changelog", "no-shlibs
 
 
 def packages():
-    found = {os.path.basename(p).split("_")[0]: os.path.abspath(p) for p in glob.glob(os.path.join(conftest.BUILD, "*.deb"))}
+    found = {os.path.basename(p).split("_")[0]: os.path.abspath(p) for p in glob.glob(os.path.join(tree.BUILD, "*.deb"))}
     assert set(found) == {"larql-grid", "liblarql-ffn-dev"}, "run `make deb`"
     return found
 
@@ -32,14 +33,14 @@ def test_lintian_finds_nothing():
 
 
 def test_names_version_and_contents():
-    with open(os.path.join(conftest.ROOT, "VERSION"), encoding="utf-8") as f:
+    with open(os.path.join(tree.ROOT, "VERSION"), encoding="utf-8") as f:
         version = f.read().strip()
     for name, path in packages().items():
         arch = clean_root.run("dpkg", "--print-architecture").strip()
         assert os.path.basename(path) == f"{name}_{version}_{arch}.deb"
         listing = clean_root.run("dpkg-deb", "-c", path)
         assert all(line.split()[1] == "root/root" for line in listing.splitlines())
-        assert conftest.ROOT not in clean_root.run("dpkg-deb", "-I", path)
+        assert tree.ROOT not in clean_root.run("dpkg-deb", "-I", path)
     conffiles = clean_root.run("dpkg-deb", "-I", packages()["larql-grid"], "conffiles").split()
     assert conffiles == ["/etc/larql-grid/router.env", "/etc/larql-grid/shard-example.env"]
 
@@ -48,7 +49,7 @@ def test_same_source_same_package(tmp_path):
     """Packed twice from what was built once: equal to the byte."""
     again = tmp_path / "again"
     again.mkdir()
-    shutil.copytree(os.path.join(conftest.BUILD, "deb", "stage"), tmp_path / "x", symlinks=True)  # as packed before
+    shutil.copytree(os.path.join(tree.BUILD, "deb", "stage"), tmp_path / "x", symlinks=True)  # as packed before
     for root in os.listdir(tmp_path / "x"):
         out = again / f"{root}.deb"
         clean_root.run("dpkg-deb", "--root-owner-group", "--build", str(tmp_path / "x" / root), str(out),
@@ -64,10 +65,18 @@ def _epoch(deb):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
+def root():
     """A clean root with the libraries that the package depends on, and not yet the package."""
-    r = clean_root.Root(tmp_path_factory.mktemp("root"))
-    os.chmod(r.path, 0o755)
+    path = tempfile.mkdtemp(prefix="root-", dir=tree.BUILD)  # large: not among pytest's, which are kept
+    try:
+        yield prepared(path)
+    finally:
+        shutil.rmtree(path)
+
+
+def prepared(path):
+    os.chmod(path, 0o755)
+    r = clean_root.Root(path)
     deb = packages()["larql-grid"]
     r.do("apt-get", "update", "-q")
     r.do("apt-get", "satisfy", "-y", "-q", "--no-install-recommends", clean_root.run("dpkg-deb", "-f", deb, "Depends").strip())

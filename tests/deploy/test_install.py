@@ -3,7 +3,7 @@ import json
 import os
 import subprocess
 
-import conftest
+import tree
 import grid
 
 PROGRAM = """
@@ -18,7 +18,7 @@ int main(void)
 
 
 def test_everything_is_there(installed):
-    have = set(conftest.files(installed))
+    have = set(tree.files(installed))
     for path in ("usr/bin/larql", "usr/bin/larql-router", "usr/bin/larql-shard", "usr/bin/larql-grid-up",
                  "usr/lib/liblarql_ffn.a", "usr/lib/liblarql_ffn.so", "usr/lib/liblarql_ffn.so.0", "usr/include/larql_ffn.h",
                  "usr/lib/pkgconfig/larql_ffn.pc", "usr/share/man/man1/larql-router.1", "usr/share/man/man1/larql-shard.1",
@@ -32,7 +32,7 @@ def test_everything_is_there(installed):
 
 def test_no_file_knows_where_it_was_staged(installed):
     """Text files name PREFIX, never DESTDIR, and no @WORD@ is left."""
-    for path in conftest.files(installed):
+    for path in tree.files(installed):
         if path.startswith(("usr/bin/larql-grid-up", "usr/lib/systemd", "usr/lib/pkgconfig", "usr/lib/sysusers.d", "etc")):
             with open(os.path.join(installed, path), encoding="utf-8") as f:
                 text = f.read()
@@ -69,23 +69,23 @@ def test_library_is_found_by_pkg_config(installed, tmp_path):
     subprocess.run(["gcc", "-o", str(tmp_path / "p"), str(tmp_path / "p.c"), f"-I{installed}/usr/include",
                     f"-L{installed}/usr/lib", *flags, f"-Wl,-rpath,{installed}/usr/lib"], check=True)
     out = subprocess.run([str(tmp_path / "p")], check=True, capture_output=True, text=True).stdout
-    with open(os.path.join(conftest.ROOT, "VERSION"), encoding="utf-8") as f:
+    with open(os.path.join(tree.ROOT, "VERSION"), encoding="utf-8") as f:
         assert f.read().strip() in out
 
 
 def test_second_install_and_uninstall_keep_what_an_operator_changed(tmp_path):
     root = str(tmp_path)
-    conftest.install("install", root, PREFIX="/usr")
+    tree.install("install", root, PREFIX="/usr")
     with open(f"{root}/etc/larql-grid/router.env", "w", encoding="utf-8") as f:
         f.write("LARQL_ROUTER_ARGS=\"mine\"\n")
-    conftest.install("install", root, PREFIX="/usr")
+    tree.install("install", root, PREFIX="/usr")
     with open(f"{root}/etc/larql-grid/router.env", encoding="utf-8") as f:
         assert "mine" in f.read()
-    assert conftest.install("uninstall", root, PREFIX="/usr") == ["etc/larql-grid/router.env"]
+    assert tree.install("uninstall", root, PREFIX="/usr") == ["etc/larql-grid/router.env"]
 
 
 def test_uninstall_leaves_no_file_under_any_prefix(tmp_path):
     root = str(tmp_path)
-    conftest.install("install", root, PREFIX="/opt/larql")
-    assert any(p.startswith("opt/larql/etc/larql-grid/") for p in conftest.files(root))
-    assert conftest.install("uninstall", root, PREFIX="/opt/larql") == []
+    tree.install("install", root, PREFIX="/opt/larql")
+    assert any(p.startswith("opt/larql/etc/larql-grid/") for p in tree.files(root))
+    assert tree.install("uninstall", root, PREFIX="/opt/larql") == []

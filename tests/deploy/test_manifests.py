@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-import conftest
+import tree
 
-DEPLOY = os.path.join(conftest.ROOT, "deploy")
+DEPLOY = os.path.join(tree.ROOT, "deploy")
 KUBERNETES = os.path.join(DEPLOY, "kubernetes")
 DRAIN_S = 30  # --drain-ms' default
 MANIFESTS = sorted(n for n in os.listdir(KUBERNETES) if n.endswith(".yaml") and n != "kustomization.yaml")
@@ -16,7 +16,7 @@ MANIFESTS = sorted(n for n in os.listdir(KUBERNETES) if n.endswith(".yaml") and 
 
 @pytest.fixture(scope="module")
 def python():
-    found = conftest.venv("kubernetes-validate==1.37.0", "compose-spec==0.2.1", "PyYAML==6.0.4")
+    found = tree.venv("kubernetes-validate==1.37.0", "compose-spec==0.2.1", "PyYAML==6.0.4")
     if not found:
         pytest.skip("the schemas' packages cannot be had from PyPI here")
     return found
@@ -58,7 +58,7 @@ def test_schema_refuses_what_is_wrong(python, tmp_path, good, bad):
 def test_kustomization_names_every_file(python):
     k, = load(python, os.path.join(KUBERNETES, "kustomization.yaml"))
     assert sorted(k["resources"]) == MANIFESTS
-    with open(os.path.join(conftest.ROOT, "VERSION"), encoding="utf-8") as f:
+    with open(os.path.join(tree.ROOT, "VERSION"), encoding="utf-8") as f:
         assert k["images"][0]["newTag"] == f.read().strip()
 
 
@@ -165,11 +165,11 @@ def test_options_exist(python, objects, program):
     compose, = load(python, os.path.join(DEPLOY, "compose.yaml"))
     words += [a for s in compose["services"].values() if s["command"][0] == program for a in s["command"]]
     assert words
-    conftest.check_options(program, " ".join(words))
+    tree.check_options(program, " ".join(words))
 
 
 def compose_check(python, path):
-    return subprocess.run([python, os.path.join(conftest.HERE, "compose_check.py"), path], capture_output=True, text=True, check=False)
+    return subprocess.run([python, os.path.join(tree.HERE, "compose_check.py"), path], capture_output=True, text=True, check=False)
 
 
 def test_compose_file_fits_the_specification(python, tmp_path):

@@ -171,6 +171,15 @@ def _tap(name):
     return fd
 
 
+def _sweep():
+    """Takes away what a run that was killed has left."""
+    for line in _ip("netns", "list", check=False).stdout.splitlines():
+        name = line.split()[0] if line.strip() else ""
+        pid = name[2:].split("-")[0]
+        if name.startswith("lq") and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            _ip("netns", "delete", name, check=False)
+
+
 class Net:
     """Hosts by name, in order: the first has address 10.77.0.1."""
 
@@ -193,6 +202,7 @@ class Net:
         return self.hosts[name]
 
     def __enter__(self):
+        _sweep()
         try:
             _ip("netns", "add", self.switch)
             _ip("-n", self.switch, "link", "add", "br0", "type", "bridge")

@@ -230,7 +230,7 @@ def test_full_queue_while_others_wait(big_synthetic):
             held.until_waiting(4)
             status, headers, body = grid.post(s.url, "/v1/walk-ffn", asks[0].body, asks[0].headers)
             assert (status, headers["retry-after"]) == (503, "1"), body
-            assert metric(s.url, "larql_shard_queue_full_total") == 1
+            assert metric(s.url, "larql_shard_refused_total{reason=\"queue\"}") == 1
         for t in threads:
             t.join()
         assert [a.answer for a in asks] == alone

@@ -1,10 +1,15 @@
 /* The small parts of common: options, ranges, log quoting, metrics, the loop's
  * hand-over and the offload thread. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file.h"
+#include "common/hash256.h"
+#include "common/peer_stats.h"
 #include "common/args.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -107,6 +112,91 @@ START_TEST(ranges)
     const char *bad[] = {"", "-", "5-3", "1-2-3", "0x1-2", "1e3", "4294967295", "-1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         ck_assert_msg(args_range(bad[i], strlen(bad[i]), &a, &b, NULL) == LQ_USAGE, "'%s'", bad[i]);
+}
+END_TEST
+
+START_TEST(hash_texts)
+{
+    char text[HASH256_TEXT_BYTES];
+    struct hash256 h, kept;
+    for (int i = 0; i < HASH256_BYTES; i++)
+        h.b[i] = (uint8_t)(i * 9);
+    ck_assert_uint_eq(strlen(hash256_text(&h, text)), 64);
+    kept = h;
+    text[1] = 'A', text[0] = '0'; /* either case */
+    ck_assert(hash256_read(text, &h));
+    ck_assert_uint_eq(h.b[0], 10);
+    text[63] = 'g';
+    ck_assert(!hash256_read(text, &kept));
+    text[63] = '\0';
+    ck_assert(!hash256_read(text, &kept));
+    ck_assert(!hash256_read(NULL, &kept));
+    ck_assert_uint_eq(kept.b[1], 9);
+}
+END_TEST
+
+/* What /v1/stats may say of hashes, and whether it is taken. %s: 64 digits. */
+static const struct {
+    const char *text;
+    bool taken;
+} stats_said[] = {
+    {"", true},
+    {",\"identity\":\"%s\"", true},
+    {",\"identity\":\"%s0\"", false},
+    {",\"identity\":7", false},
+    {",\"identity\":null", false},
+    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",\"%s\"]", true},
+    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\"]", false},
+    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",8]", false},
+    {",\"layer_start\":4,\"layer_end\":3,\"layer_hashes\":[]", false},
+    {",\"layer_hashes\":\"%s\"", false},
+};
+
+START_TEST(hashes_of_a_peer)
+{
+    static const char hex[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    char text[512] = "{\"hidden_size\":6";
+    size_t n = strlen(text);
+    struct peer_stats s;
+    struct lq_fault fault = {.text = ""};
+    for (const char *p = stats_said[_i].text; *p; p++) {
+        bool here = strncmp(p, "%s", 2) == 0;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s", here ? 64 : 1, here ? hex : p);
+        p += here;
+    }
+    snprintf(text + n, sizeof text - n, "}");
+    enum lq_err rc = peer_stats_read(text, strlen(text), &s, &fault);
+    ck_assert_msg((rc == LQ_OK) == stats_said[_i].taken, "%s: %s", text, fault.text);
+    if (rc == LQ_OK && s.layer_hashes)
+        ck_assert_uint_eq(s.layer_hashes[1].b[31], 0xff);
+    if (rc == LQ_OK)
+        peer_stats_release(&s);
+    ck_assert_ptr_null(s.layer_hashes);
+}
+END_TEST
+
+START_TEST(files_are_replaced_whole)
+{
+    char path[] = "/tmp/lq-file-XXXXXX", *text;
+    size_t n;
+    struct lq_fault fault;
+    ck_assert_ptr_nonnull(mkdtemp(path));
+    char name[64];
+    snprintf(name, sizeof name, "%s/f", path);
+    ck_assert_int_eq(file_read(name, 10, &text, &n, &fault), LQ_IO);
+    ck_assert_int_eq(errno, ENOENT);
+    ck_assert_int_eq(file_replace(name, "0123456789", 10, true, &fault), LQ_OK);
+    ck_assert_int_eq(file_replace(name, "abc", 3, false, &fault), LQ_OK);
+    ck_assert_int_eq(file_read(name, 3, &text, &n, &fault), LQ_OK);
+    ck_assert_str_eq(text, "abc");
+    free(text);
+    ck_assert_int_eq(file_read(name, 2, &text, &n, &fault), LQ_IO);
+    ck_assert_int_eq(file_read(path, 99, &text, &n, &fault), LQ_IO);
+    ck_assert_int_eq(unlink(name), 0);
+    ck_assert_int_eq(mkdir(name, 0700), 0);
+    ck_assert_int_eq(file_replace(name, "abc", 3, false, &fault), LQ_IO);
+    ck_assert_int_eq(rmdir(name), 0);
+    ck_assert_int_eq(rmdir(path), 0); /* nothing else was left there */
 }
 END_TEST
 
@@ -386,6 +476,9 @@ int main(void)
     tcase_add_loop_test(t, options_are_taken_or_refused, 0, sizeof lines / sizeof *lines);
     tcase_add_test(t, environment_fills_in_and_flags_win);
     tcase_add_test(t, ranges);
+    tcase_add_test(t, hash_texts);
+    tcase_add_loop_test(t, hashes_of_a_peer, 0, sizeof stats_said / sizeof *stats_said);
+    tcase_add_test(t, files_are_replaced_whole);
     tcase_add_test(t, log_quotes_what_people_send);
     tcase_add_test(t, metrics_print_as_prometheus_reads);
     tcase_add_test(t, tasks_run_beside_the_loop_and_come_back);
