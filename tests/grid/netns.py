@@ -178,6 +178,7 @@ def _sweep():
         pid = name[2:].split("-")[0]
         if name.startswith("lq") and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
             _ip("netns", "delete", name, check=False)
+            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
 
 
 class Net:
@@ -197,6 +198,14 @@ class Net:
         _ip("-n", self.switch, "link", "set", port, "master", "br0", "up")
         _ip("-n", h.namespace, "address", "add", f"{h.address}/24", "dev", "eth0")
         _ip("-n", h.namespace, "link", "set", "eth0", "up")
+
+    def name_hosts(self):
+        """Every host knows the others by name: ip-netns lays this file over /etc/hosts for what start() and run() run."""
+        lines = "127.0.0.1 localhost\n" + "".join(f"{h.address} {n}\n" for n, h in self.hosts.items())
+        for h in self.hosts.values():
+            os.makedirs(f"/etc/netns/{h.namespace}", exist_ok=True)
+            with open(f"/etc/netns/{h.namespace}/hosts", "w", encoding="utf-8") as f:
+                f.write(lines)
 
     def __getitem__(self, name):
         return self.hosts[name]
@@ -224,6 +233,7 @@ class Net:
             line.close()
         for name in [*(h.namespace for h in self.hosts.values()), self.switch]:
             _ip("netns", "delete", name, check=False)
+            shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
 
     def __exit__(self, *_):
         self._remove()
