@@ -1,4 +1,5 @@
 """The installed tree and the model of this folder's checks."""
+import faulthandler
 import os
 import subprocess
 import sys
@@ -6,6 +7,15 @@ import sys
 import pytest
 
 import tree
+from tree import grid
+
+
+@pytest.fixture(autouse=True)
+def limit():
+    """A test that hangs shows where and fails the run. Some fetch and build."""
+    faulthandler.dump_traceback_later(400 * grid.TIMEOUT_X, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
