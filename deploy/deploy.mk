@@ -30,7 +30,7 @@ install-grid: all
 	install -m 644 docs/man/*.1 $(D_MAN)
 	install -m 644 $(DOCS) $(D_DOC)
 	install -m 644 docs/adr/*.md $(D_DOC)/adr
-	cp -R deploy/compose.yaml deploy/kubernetes deploy/grafana $(D_DOC)/examples
+	cp -R deploy/compose.yaml deploy/kubernetes deploy/grafana deploy/systemd/credentials.conf $(D_DOC)/examples
 	chmod -R u=rwX,go=rX $(D_DOC)/examples
 	for u in $(UNITS); do $(FILL) deploy/systemd/$$u.in > $(D_UNIT)/$$u && chmod 644 $(D_UNIT)/$$u || exit 1; done
 	install -m 644 deploy/systemd/larql-grid.sysusers $(D_USERS)/larql-grid.conf

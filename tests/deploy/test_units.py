@@ -40,6 +40,17 @@ def test_verify_has_nothing_to_say(placed, name):
     assert done.returncode == 0 and not done.stderr, done.stderr
 
 
+def test_credentials_drop_in_is_valid_beside_the_unit(placed, tmp_path):
+    text = (tmp_path / "larql-router.service")
+    with open(unit(placed, UNITS[0]), encoding="utf-8") as f, open(f"{placed}/usr/share/doc/larql-grid/examples/credentials.conf",
+                                                                   encoding="utf-8") as d:
+        text.write_text(f.read())
+        (tmp_path / "larql-router.service.d").mkdir()
+        (tmp_path / "larql-router.service.d" / "credentials.conf").write_text(d.read())
+    done = analyze("verify", "--man=no", str(text))
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 def test_verify_sees_a_misspelt_setting(placed, tmp_path):
     """The check above would be worth nothing if this one passed silently."""
     bad = tmp_path / "larql-router.service"
