@@ -75,7 +75,7 @@ deb-pack: all
 DEPLOY_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/larql-grid
 .PHONY: check-deploy
 check-deploy: all
-	@deploy/packages.sh deploy
+	@deploy/packages.sh test deploy
 	+@$(SUB) deb
 	+@$(TEST_ENV) LQ_DEPLOY_CACHE=$(DEPLOY_CACHE) LQ_TEST_TIMEOUT_X=$(LQ_TEST_TIMEOUT_X) \
 		$(PYTHON) -m pytest -q -p no:cacheprovider -rs tests/deploy
