@@ -20,8 +20,8 @@ static int manager(const char *name, size_t sun_path_n)
         at.sun_path[0] = '\0';
     int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
     ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + sun_path_n)),
-                     0);
+    ck_assert_int_eq(
+        bind(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + sun_path_n)), 0);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", name, 1), 0);
     return fd;
 }
@@ -91,10 +91,14 @@ START_TEST(watchdog_is_for_us_alone)
         const char *socket, *us, *pid;
         uint64_t want;
     } cases[] = {
-        {"/run/x", "30000000", NULL, 30000000}, {"/run/x", "30000000", pid, 30000000},
-        {"/run/x", "30000000", "1", 0},         {"", "30000000", NULL, 0},
-        {"/run/x", "3s", NULL, 0},              {"/run/x", "-5", NULL, 0},
-        {"/run/x", "", NULL, 0},                {"/run/x", "99999999999999999999999", NULL, 0},
+        {"/run/x", "30000000", NULL, 30000000},
+        {"/run/x", "30000000", pid, 30000000},
+        {"/run/x", "30000000", "1", 0},
+        {"", "30000000", NULL, 0},
+        {"/run/x", "3s", NULL, 0},
+        {"/run/x", "-5", NULL, 0},
+        {"/run/x", "", NULL, 0},
+        {"/run/x", "99999999999999999999999", NULL, 0},
     };
     unsetenv("WATCHDOG_USEC");
     ck_assert_uint_eq(notify_watchdog_us(), 0);
