@@ -8,7 +8,7 @@
 #   make check-arm64   codecs and kernels, cross-built, under qemu-user
 #   make fuzz FUZZ_S=60    each libFuzzer target for so many seconds
 #   make golden        runs the outside judges again and rewrites tests/golden
-#   make install       PREFIX, DESTDIR
+#   make install       PREFIX, DESTDIR; make uninstall, make deb
 #
 # Variables: DEV=1 (-Werror), SAN=address,undefined, CC, CFLAGS, V=1 (show commands),
 #            BUILD (folder), MODEL=path.gguf (for demo), LLHTTP_SRC (llhttp's C sources).
@@ -152,7 +152,7 @@ $(BUILD)/fuzz/%-replay: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/repl
 include tests/tests.mk
 -include $(wildcard bench/bench.mk)
 
-# ---- man pages and installation ----------------------------------------------
+# ---- man pages; installation and packages ----------------------------------------------
 # docs/man comes from the option tables; a test says when it is out of date.
 .PHONY: man
 man: $(BINS)
@@ -161,18 +161,7 @@ man: $(BINS)
 	$(BUILD)/bin/larql run --help-man > docs/man/larql-run.1
 	$(BUILD)/bin/larql info --help-man > docs/man/larql-info.1
 
-INSTALL := $(DESTDIR)$(PREFIX)
-.PHONY: install
-install: all
-	install -d $(INSTALL)/bin $(INSTALL)/lib/pkgconfig $(INSTALL)/include $(INSTALL)/share/man/man1
-	install $(BINS) deploy/larql-grid-up $(INSTALL)/bin
-	install -m 644 $(FFN_A) $(INSTALL)/lib
-	install $(FFN_SO) $(INSTALL)/lib
-	ln -sf $(notdir $(FFN_SO)) $(INSTALL)/lib/liblarql_ffn.so.0
-	ln -sf $(notdir $(FFN_SO)) $(INSTALL)/lib/liblarql_ffn.so
-	install -m 644 client/larql_ffn.h $(INSTALL)/include
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' client/larql_ffn.pc.in > $(INSTALL)/lib/pkgconfig/larql_ffn.pc
-	install -m 644 docs/man/*.1 $(INSTALL)/share/man/man1
+include deploy/deploy.mk
 
 .PHONY: clean
 clean:

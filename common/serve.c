@@ -6,9 +6,10 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/notify.h"
 #include "common/spin.h"
 
-enum { DRAIN_POLL_MS = 20 };
+enum { DRAIN_POLL_MS = 20, BEAT_MS = 1000 };
 
 void serve_opts_init(struct serve_opts *o, int port)
 {
@@ -104,6 +105,7 @@ void serve_ready(const struct http_server *s)
 {
     printf("ready url=%s\n", http_server_url(s));
     fflush(stdout);
+    notify_send("READY=1");
 }
 
 static bool rest_has_ended(const struct serve_drain *d)
@@ -140,6 +142,8 @@ static void begin(struct serve_drain *d)
     if (d->on_begin)
         d->on_begin(d->arg);
     d->until_us = clock_us() + d->drain_ms * 1000;
+    if (d->is_first)
+        notify_send("STOPPING=1\nSTATUS=draining");
     http_server_drain(d->server);
     on_drain_poll(-1, 0, d);
 }
@@ -163,11 +167,66 @@ static void on_drain(void *arg)
     begin(d);
 }
 
+/* ---- what the service manager is told, where there is one ---- */
+
+static bool beat_after(struct serve_drain *d, uint64_t us);
+
+/* A loop that is stuck does not beat: then the manager hears nothing more and acts. */
+static bool all_beat(const struct serve_drain *first, uint64_t now_us)
+{
+    for (const struct serve_drain *n = first; n; n = n->next)
+        if (!n->ended && now_us - n->beat_us > first->watchdog_us)
+            return false;
+    return true;
+}
+
+static void tell_status(struct serve_drain *d)
+{
+    char text[sizeof d->status_told];
+    if (!d->status || *d->draining)
+        return;
+    d->status(d->status_arg, text, sizeof text);
+    for (char *p = text; *p; p++)
+        if (*p == '\n') /* would begin another variable */
+            *p = ' ';
+    if (strcmp(text, d->status_told) == 0)
+        return;
+    memcpy(d->status_told, text, sizeof text);
+    notify_send("STATUS=%s", text);
+}
+
+static void on_beat(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct serve_drain *d = arg;
+    d->beat_us = clock_us();
+    if (d->is_first) {
+        if (d->watchdog_us && all_beat(d, d->beat_us))
+            notify_send("WATCHDOG=1");
+        tell_status(d);
+    }
+    uint64_t us = (uint64_t)BEAT_MS * 1000;
+    if (!beat_after(d, d->watchdog_us && d->watchdog_us / 4 < us ? d->watchdog_us / 4 : us))
+        log_warn("beat_lost why=memory");
+}
+
+static bool beat_after(struct serve_drain *d, uint64_t us)
+{
+    struct timeval tv = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
+    return event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_beat, d, &tv) == 0;
+}
+
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault)
 {
-    if (loop_on_signals(d->loop, on_drain, d) != LQ_OK)
-        return lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
-    return LQ_OK;
+    d->is_first = true;
+    bool ok = loop_on_signals(d->loop, on_drain, d) == LQ_OK;
+    uint64_t watchdog_us = notify_watchdog_us();
+    for (struct serve_drain *n = d; n && notify_is_on() && ok; n = n->next) {
+        n->watchdog_us = watchdog_us;
+        n->beat_us = clock_us();
+        ok = beat_after(n, 0);
+    }
+    return ok ? LQ_OK : lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
 }
 
 static void on_hup(void *arg)

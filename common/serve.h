@@ -35,13 +35,16 @@ enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struc
                          http_on_request fn, void *arg, struct http_server **out,
                          struct lq_fault *fault) LQ_MUST_CHECK;
 
-/* Prints `ready url=...` on stdout, the only line there. */
+/* Prints `ready url=...` on stdout, the only line there, and tells the service manager. */
 void serve_ready(const struct http_server *s);
 
 /* The first SIGTERM or SIGINT sets *draining, stops accepting, and stops the loop
  * when the last connection has ended or after drain_ms; the second exits. With several
  * loops the one that gets the signals tells those in `next`, each on its own thread, and
- * stops last: until then it hears the second. */
+ * stops last: until then it hears the second.
+ * Under a service manager (common/notify.h) each loop beats once a second, and the first
+ * tells it what `status` (may be NULL) writes, when that has changed; that the drain began;
+ * and WATCHDOG=1 while all of them beat. */
 struct serve_drain {
     struct loop_msg told; /* first */
     struct serve_drain *next;
@@ -52,9 +55,17 @@ struct serve_drain {
     void (*on_begin)(void *arg); /* at its begin, on this loop's thread; NULL: nothing */
     void *arg;
     _Atomic bool ended;
+    void (*status)(const void *arg, char *text, size_t text_n); /* one line, no newline */
+    const void *status_arg;
+    /* serve.c's own */
+    bool is_first;
+    _Atomic uint64_t beat_us;
+    uint64_t watchdog_us;
+    char status_told[160];
 };
 /* Begins it on d's own loop; from any thread, once. */
 void serve_drain_tell(struct serve_drain *d);
+/* d: the first; before any of the loops runs. */
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault) LQ_MUST_CHECK;
 /* SIGHUP reads keys and certificates again; in whichever loop gets the signals. */
 enum lq_err serve_reload_on_hup(struct loop *l, struct trust *trust, struct lq_fault *fault) LQ_MUST_CHECK;

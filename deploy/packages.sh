@@ -1,7 +1,7 @@
 #!/bin/sh
 # packages.sh GROUP...: installs what a group of make targets needs on Debian 12
 # and asks for root only when something is missing. Groups: build, demo, test,
-# clang, fuzz, arm64, valgrind, golden, bench.
+# clang, fuzz, arm64, valgrind, golden, bench, deb, deploy, container.
 set -eu
 
 want=
@@ -13,11 +13,14 @@ for group; do
     demo) want="$want python3 python3-venv curl" ;;
     test)
         want="$want openssl curl python3 python3-venv python3-pytest python3-prometheus-client check libsubunit-dev"
-        want="$want python3-grpcio python3-protobuf protobuf-compiler" ;;
+        want="$want python3-grpcio python3-protobuf protobuf-compiler iproute2" ;;
     clang) want="$want clang" ;;
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
     valgrind) want="$want valgrind" ;;
+    deb) want="$want dpkg-dev" ;;
+    deploy) want="$want dpkg-dev lintian mmdebstrap systemd pkg-config iproute2 libseccomp2 man-db" ;;
+    container) want="$want buildah" ;;
     bench) want="$want python3 nginx-light haproxy"
         command -v npm >/dev/null || want="$want npm" ;;
     golden) # an npm of another origin will do, and conflicts with the package

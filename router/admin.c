@@ -52,19 +52,29 @@ static struct coverage coverage_of(const struct route_table *t)
     return c;
 }
 
-/* ?coverage=full: ready only when every layer of every model has a live replica. */
+/* ?coverage=full: ready only when every layer of every model has a live replica. ?coverage=none:
+ * 200 whenever somebody is there to answer, which is what a restart can mend. */
 static void answer_health(void *arg, struct http_req *r)
 {
     struct router *rt = arg;
     struct coverage c = coverage_of(rt->table);
-    bool full = strcmp(http_req_query(r), "coverage=full") == 0;
+    bool full = strcmp(http_req_query(r), "coverage=full") == 0, none = strcmp(http_req_query(r), "coverage=none") == 0;
     bool ok = c.live > 0 && (!full || (c.live == c.mapped && c.live >= c.layers));
     const char *status = rt->draining ? "draining" : ok ? "ok" : c.live > 0 ? "incomplete" : "loading";
-    http_front_json_new(r, rt->draining || !ok ? 503 : 200,
+    http_front_json_new(r, !none && (rt->draining || !ok) ? 503 : 200,
                         json_pack("{ss,sI,sI,s{sI,sI,sI}}", "status", status, "uptime_seconds",
                                   (json_int_t)((clock_us() - rt->crew->start_us) / 1000000), "requests_served",
                                   (json_int_t)served_n(rt->crew), "coverage", "layers", (json_int_t)c.layers, "mapped",
                                   (json_int_t)c.mapped, "live", (json_int_t)c.live));
+}
+
+void admin_status_text(const void *router, char *text, size_t text_n)
+{
+    const struct router *rt = router;
+    struct coverage c = coverage_of(rt->table);
+    snprintf(text, text_n, "%llu of %llu layers have a live shard, %zu of %zu shards are up",
+             (unsigned long long)c.live, (unsigned long long)(c.layers > c.mapped ? c.layers : c.mapped), up_n(rt->table),
+             rt->table->members_n);
 }
 
 static json_t *wire_list(const struct route_model *m)

@@ -173,6 +173,8 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
                                          .draining = &rt->draining,
                                          .drain_ms = (uint64_t)o->drain_ms};
     }
+    drains->status = admin_status_text;
+    drains->status_arg = crew->routers;
     enum lq_err rc = serve_drain_on_signals(drains, fault);
     if (!rc)
         rc = serve_reload_on_hup(crew->routers->loop, &crew->trust, fault);

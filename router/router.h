@@ -125,6 +125,8 @@ void fanout_start(struct router *rt, struct http_req *r, struct evbuffer *body);
 
 /* admin.c: on_request of the server, by the table of pages. */
 void admin_on_request(struct http_req *r, void *router);
+/* Coverage in a line, for the service manager. */
+void admin_status_text(const void *router, char *text, size_t text_n);
 /* Registers them once, in the first router; the others copy its m. */
 bool admin_metrics_init(struct crew *crew);
 

@@ -120,6 +120,13 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
     return rc;
 }
 
+static void status_text(const void *shard, char *text, size_t text_n)
+{
+    const struct shard *s = shard;
+    snprintf(text, text_n, "layers %u-%u of %u of %.100s", s->layer_first, s->layer_last, s->arch.layers_n,
+             s->model_id);
+}
+
 static void on_drain(void *shard)
 {
     join_drain(((struct shard *)shard)->join); /* routers first: they stop sending before we refuse */
@@ -154,7 +161,9 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
                                 .draining = &s->draining,
                                 .drain_ms = (uint64_t)o->serve.drain_ms,
                                 .on_begin = on_drain,
-                                .arg = s};
+                                .arg = s,
+                                .status = status_text,
+                                .status_arg = s};
     if (!rc)
         rc = serve_drain_on_signals(&drain, fault);
     if (!rc)

@@ -21,13 +21,14 @@ models:
 	@LARQL_MODEL_DIR=$(MODEL_DIR) $(PYTHON) tests/tools/fetch_model.py gemma3-270m smollm2-135m
 
 check:
-	@deploy/packages.sh build test
+	@deploy/packages.sh build test deploy
 	@tests/tools/promtool.sh $(BUILD)/tools
 	+@$(SUB) all check-build
 	+@$(SUB) models
 	+@$(SUB) check-unit
 	+@$(SUB) check-corpus
 	+@$(SUB) check-grid
+	+@$(SUB) check-deploy
 
 ASAN_VARS := BUILD=$(BUILD)/asan SAN=address,undefined LQ_TEST_TIMEOUT_X=8
 check-asan:
