@@ -82,7 +82,7 @@ void admin_on_request(struct http_req *r, void *shard)
     static const struct http_page pages[] = {
         {"/v1/walk-ffn", "POST", flow_start}, {"/v1/health", "GET", answer_health},
         {"/v1/stats", "GET", answer_stats},   {"/v1/models", "GET", answer_models},
-        {"/metrics", "GET", answer_metrics},
+        {"/metrics", "GET", answer_metrics},  {"/v1/model/file", "GET", model_file_start},
     };
     http_front_dispatch(pages, sizeof pages / sizeof *pages, shard, r);
 }
