@@ -52,7 +52,7 @@ A_router := $(BUILD)/lib/router.a $(A_common)
 A_shard := $(BUILD)/lib/shard.a $(A_model)
 A_client := $(BUILD)/lib/client.a $(A_model)
 LIBS_router := $(LIBS_common)
-LIBS_shard := $(LIBS_model)
+LIBS_shard := -lcurl $(LIBS_model)
 
 BINS := $(BUILD)/bin/larql-router $(BUILD)/bin/larql-shard $(BUILD)/bin/larql
 FFN_A := $(BUILD)/lib/liblarql_ffn.a

@@ -136,6 +136,11 @@ static void read_rope_factors(struct reader *r, struct arch *a)
     const struct gguf_tensor *t = gguf_tensor(r->g, "rope_freqs.weight");
     if (r->rc || !t)
         return;
+    if (t->hole) {
+        r->rc = lq_fail(r->fault, LQ_BAD_MODEL, "%s: tensor 'rope_freqs.weight' is not in this partial file",
+                        gguf_path(r->g));
+        return;
+    }
     if (t->type != quant_info[QUANT_F32].ggml_type || t->dims_n != 1 || t->dims[0] != a->rope_dims / 2 ||
         (uintptr_t)t->data % sizeof(float) != 0) {
         r->rc =

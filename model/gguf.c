@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -124,6 +125,35 @@ static enum lq_err finish(struct gguf *g, struct gguf **out, struct lq_fault *fa
     return rc;
 }
 
+/* The list beside path, or beside the file that path leads to. */
+static enum lq_err find_list(struct gguf *g, const char *path, struct lq_fault *fault)
+{
+    char *real = NULL;
+    enum lq_err rc = held_read(path, &g->held, &g->partial, fault);
+    if (!rc && !g->partial && (real = realpath(path, NULL)))
+        rc = held_read(real, &g->held, &g->partial, fault);
+    free(real);
+    size_t n = strlen(path);
+    if (!rc && !g->partial && n > 5 && strcmp(path + n - 5, ".part") == 0)
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: a fetch that has not ended, and no list of what is there", path);
+    return rc;
+}
+
+/* Holes read as zeros: nobody gets to see their bytes. */
+static enum lq_err mark_holes(struct gguf *g, const char *path, struct lq_fault *fault)
+{
+    if (!g->partial)
+        return LQ_OK;
+    if (g->held.bytes != g->parts[0].n || !ranges_hold(&g->held.ranges, 0, g->head_n))
+        return lq_fail(fault, LQ_BAD_MODEL, "%s: the list of what it holds is that of another file", path);
+    for (size_t i = 0; i < g->tensors_n; i++) {
+        struct gguf_tensor *t = &g->tensors[i];
+        t->hole = t->data && !ranges_hold(&g->held.ranges, t->at, t->at + t->bytes);
+        t->data = t->hole ? NULL : t->data;
+    }
+    return LQ_OK;
+}
+
 enum lq_err gguf_open(const char *path, struct gguf **out, struct lq_fault *fault)
 {
     size_t stem_n = 0;
@@ -148,11 +178,16 @@ enum lq_err gguf_open(const char *path, struct gguf **out, struct lq_fault *faul
         g->parts[i].name = g->names[i];
         rc = map_file(g->names[i], &g->parts[i], fault);
     }
+    if (!rc && g->parts_n == 1)
+        rc = find_list(g, path, fault);
     if (rc) {
         gguf_free(g);
         return rc;
     }
-    return finish(g, out, fault);
+    rc = finish(g, out, fault);
+    if (!rc && (rc = mark_holes(g, path, fault)))
+        gguf_free(g);
+    return rc;
 }
 
 enum lq_err gguf_open_memory(const uint8_t *p, size_t n, const char *name, struct gguf **out, struct lq_fault *fault)
@@ -181,6 +216,7 @@ void gguf_free(struct gguf *g)
     free(g->tensors);
     name_index_release(&g->kv_index);
     name_index_release(&g->tensor_index);
+    held_release(&g->held);
     free(g);
 }
 
@@ -195,6 +231,32 @@ uint64_t gguf_file_bytes(const struct gguf *g)
     for (size_t i = 0; i < g->parts_n; i++)
         bytes += g->parts[i].n;
     return bytes;
+}
+
+size_t gguf_parts_n(const struct gguf *g)
+{
+    return g->parts_n;
+}
+
+const uint8_t *gguf_map(const struct gguf *g, size_t *n)
+{
+    *n = g->parts[0].n;
+    return g->parts[0].p;
+}
+
+int64_t gguf_mtime_ns(const struct gguf *g)
+{
+    return g->parts[0].mtime_ns;
+}
+
+const struct held *gguf_held(const struct gguf *g)
+{
+    return g->partial ? &g->held : NULL;
+}
+
+uint64_t gguf_head_n(const struct gguf *g)
+{
+    return g->head_n;
 }
 
 /* ---- getters ------------------------------------------------------------------------------------ */

@@ -12,7 +12,9 @@
 
 #include "proto/err.h"
 
-enum { GGUF_DIMS_MAX = 4, GGUF_SPLITS_MAX = 1024, GGUF_NAME_BYTES_MAX = 256 };
+struct held;
+
+enum { GGUF_DIMS_MAX = 4, GGUF_SPLITS_MAX = 1024, GGUF_NAME_BYTES_MAX = 256, GGUF_HEAD_BYTES_MAX = 64 << 20 };
 
 enum gguf_type { /* metadata value types, numbers of the file format */
                  GGUF_U8,
@@ -43,11 +45,14 @@ struct gguf_tensor {
     uint32_t type;                  /* ggml type number; model/quant.h knows some */
     uint32_t dims_n;
     uint64_t dims[GGUF_DIMS_MAX]; /* dims[0] is the row length; unused ones are 1 */
-    const uint8_t *data;          /* NULL for a type that quant.h does not know */
+    const uint8_t *data;          /* NULL for a type that quant.h does not know, and in a hole */
     uint64_t bytes;
+    uint64_t at; /* offset in its file */
+    bool hole;   /* a partial file lacks its bytes */
 };
 
-/* Maps read-only; touches no tensor page. LQ_IO, LQ_BAD_MODEL, LQ_NOMEM. */
+/* Maps read-only; touches no tensor page. Of a partial file (model/held.h) the tensors
+ * that are not there are marked. LQ_IO, LQ_BAD_MODEL, LQ_NOMEM. */
 enum lq_err gguf_open(const char *path, struct gguf **out, struct lq_fault *fault) LQ_MUST_CHECK;
 /* The same over memory of the caller, which outlives it (tests, fuzzing). */
 enum lq_err gguf_open_memory(const uint8_t *p, size_t n, const char *name, struct gguf **out,
@@ -56,6 +61,17 @@ void gguf_free(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g);
 uint64_t gguf_file_bytes(const struct gguf *g); /* all parts */
+size_t gguf_parts_n(const struct gguf *g);
+/* The mapped bytes of the first part, its time of change, and what of it is there (NULL: all). */
+const uint8_t *gguf_map(const struct gguf *g, size_t *n);
+int64_t gguf_mtime_ns(const struct gguf *g);
+const struct held *gguf_held(const struct gguf *g);
+uint64_t gguf_head_n(const struct gguf *g); /* bytes before the first part's data */
+
+/* The same from the first n bytes of a file, before more are there: *bytes 0 (and LQ_OK):
+ * more are needed. LQ_BAD_MODEL: no GGUF file, or a head over GGUF_HEAD_BYTES_MAX. */
+enum lq_err gguf_head_bytes(const char *name, const uint8_t *p, size_t n, uint64_t *bytes,
+                            struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Metadata by key. The _get functions return LQ_OK and set *out, or LQ_BAD_MODEL
  * naming the key when it is absent or of another kind / out of range. Integer

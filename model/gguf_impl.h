@@ -5,7 +5,17 @@
 
 #include "common/name_index.h"
 #include "model/gguf.h"
+#include "model/held.h"
 #include "proto/bytes.h"
+
+enum {
+    GGUF_MAGIC = 0x46554747, /* "GGUF" */
+    GGUF_ALIGN_DEFAULT = 32,
+    GGUF_ALIGN_MAX = 1 << 20,
+    GGUF_KVS_MAX = 1 << 16,     /* real files have tens */
+    GGUF_TENSORS_MAX = 1 << 18, /* real files have thousands */
+};
+extern const uint8_t gguf_scalar_bytes[GGUF_TYPES_N]; /* of a value; 0: no fixed size */
 
 struct gguf_kv {
     struct gguf_string key;
@@ -33,6 +43,9 @@ struct gguf {
     struct gguf_tensor *tensors; /* of all parts */
     size_t tensors_n;
     struct name_index kv_index, tensor_index;
+    uint64_t head_n; /* bytes before the first part's data */
+    bool partial;    /* `held` says what the one part holds */
+    struct held held;
 };
 
 /* Reads part i into g: metadata (kept for the first part only) and tensors. split_no

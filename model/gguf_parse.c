@@ -8,16 +8,11 @@
 #include "model/quant.h"
 
 enum {
-    GGUF_MAGIC = 0x46554747, /* "GGUF" */
-    ALIGN_DEFAULT = 32,
-    ALIGN_MAX = 1 << 20,
     KV_BYTES_MIN = 8 + 1 + 4 + 1, /* key length, a byte of key, type, a byte of value */
     TENSOR_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8,
-    KVS_MAX = 1 << 16,     /* real files have tens */
-    TENSORS_MAX = 1 << 18, /* real files have thousands */
 };
 
-static const uint8_t scalar_bytes[GGUF_TYPES_N] = {
+const uint8_t gguf_scalar_bytes[GGUF_TYPES_N] = {
     [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
     [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
 };
@@ -77,7 +72,7 @@ static enum lq_err read_value(struct reader *r, struct gguf_kv *kv)
     kv->elem = (enum gguf_type)type;
     if (kv->type != GGUF_ARRAY)
         kv->type = kv->elem;
-    size_t each = type == GGUF_STRING ? 8 : scalar_bytes[type], bytes;
+    size_t each = type == GGUF_STRING ? 8 : gguf_scalar_bytes[type], bytes;
     if (kv->n > r->c.left || !size_mul((size_t)kv->n, each, &bytes) || bytes > r->c.left)
         return BAD(r, "%s: key '%.*s': %" PRIu64 " values pass the end of the file (%zu bytes left)", r->part->name,
                    key_n, kv->key.p, kv->n, r->c.left);
@@ -182,16 +177,16 @@ static enum lq_err check_overlap(struct reader *r, struct gguf_tensor *t, size_t
 static enum lq_err read_alignment(struct reader *r, const struct gguf_kv *kvs, uint64_t n, uint64_t *align)
 {
     static const char key[] = "general.alignment";
-    *align = ALIGN_DEFAULT;
+    *align = GGUF_ALIGN_DEFAULT;
     for (uint64_t i = 0; i < n; i++) {
         if (kvs[i].key.n != sizeof key - 1 || memcmp(kvs[i].key.p, key, sizeof key - 1) != 0)
             continue;
         if (kvs[i].type != GGUF_U32)
             return BAD(r, "%s: general.alignment is no u32", r->part->name);
         *align = le32_get(kvs[i].p);
-        if (*align == 0 || *align > ALIGN_MAX || (*align & (*align - 1)))
+        if (*align == 0 || *align > GGUF_ALIGN_MAX || (*align & (*align - 1)))
             return BAD(r, "%s: general.alignment is %" PRIu64 ", expected a power of two up to %d", r->part->name,
-                       *align, ALIGN_MAX);
+                       *align, GGUF_ALIGN_MAX);
     }
     return LQ_OK;
 }
@@ -215,7 +210,9 @@ static enum lq_err read_tensors(struct reader *r, struct gguf *g, uint64_t n, ui
         rc = read_tensor(r, i, &t[i], &offsets[i]);
     if (rc)
         goto out;
-    uint64_t begin = (at(r) + align - 1) / align * align, data_n = begin < r->part->n ? r->part->n - begin : 0;
+    uint64_t begin = (at(r) + align - 1) / align * align;
+    g->head_n = g->head_n ? g->head_n : begin; /* the first part's */
+    uint64_t data_n = begin < r->part->n ? r->part->n - begin : 0;
     for (uint64_t i = 0; i < n && !rc; i++) {
         if (quant_of_ggml(t[i].type) < 0)
             continue;
@@ -229,7 +226,7 @@ static enum lq_err read_tensors(struct reader *r, struct gguf *g, uint64_t n, ui
                          " bytes is past the end of the data (%" PRIu64 ")",
                          r->part->name, i, t[i].name, offsets[i], t[i].bytes, data_n);
         else
-            t[i].data = r->part->p + begin + offsets[i];
+            t[i].data = r->part->p + (t[i].at = begin + offsets[i]);
     }
     if (!rc)
         rc = check_overlap(r, t, (size_t)n);
@@ -253,9 +250,9 @@ enum lq_err gguf_parse_part(struct gguf *g, size_t i, struct lq_fault *fault)
                    version == 0x03000000 || version == 0x02000000 ? " (a big-endian file)" : "");
     if (r.c.bad)
         return BAD(&r, "%s: the file ends inside its header", part->name);
-    if (kvs_n > r.c.left / KV_BYTES_MIN || kvs_n > KVS_MAX)
+    if (kvs_n > r.c.left / KV_BYTES_MIN || kvs_n > GGUF_KVS_MAX)
         return BAD(&r, "%s: key count %" PRIu64 " cannot be right in %zu bytes", part->name, kvs_n, r.c.left);
-    if (tensors_n > r.c.left / TENSOR_BYTES_MIN || tensors_n > TENSORS_MAX)
+    if (tensors_n > r.c.left / TENSOR_BYTES_MIN || tensors_n > GGUF_TENSORS_MAX)
         return BAD(&r, "%s: tensor count %" PRIu64 " cannot be right in %zu bytes", part->name, tensors_n, r.c.left);
     struct gguf_kv *kvs = NULL;
     uint64_t align;

@@ -100,7 +100,7 @@ struct hash_cache *hash_cache_open(const struct gguf *g)
     if (!c)
         return NULL;
     c->g = g;
-    if (snprintf(c->beside, sizeof c->beside, "%s" CACHE_SUFFIX, gguf_path(g)) >= (int)sizeof c->beside)
+    if (!held_side_path(gguf_path(g), CACHE_SUFFIX, c->beside, sizeof c->beside))
         c->beside[0] = '\0';
     if (!home_path(g, c->home))
         c->home[0] = '\0';

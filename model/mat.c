@@ -111,10 +111,12 @@ static const struct gguf_tensor *find(const struct gguf *g, const char *name, en
 {
     const struct gguf_tensor *t = gguf_tensor(g, name);
     int q = t ? quant_of_ggml(t->type) : -1;
-    *rc = !t      ? lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is missing", gguf_path(g), name)
-          : q < 0 ? lq_fail(fault, LQ_UNSUPPORTED, "%s: tensor '%s' has type %s (%" PRIu32 "), which is not read",
-                            gguf_path(g), name, quant_ggml_name(t->type), t->type)
-                  : LQ_OK;
+    *rc = !t        ? lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is missing", gguf_path(g), name)
+          : q < 0   ? lq_fail(fault, LQ_UNSUPPORTED, "%s: tensor '%s' has type %s (%" PRIu32 "), which is not read",
+                              gguf_path(g), name, quant_ggml_name(t->type), t->type)
+          : t->hole ? lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is not in this partial file (see %s.held)",
+                              gguf_path(g), name, gguf_path(g))
+                    : LQ_OK;
     *type = q < 0 ? QUANT_F32 : (enum quant_type)q;
     return t;
 }

@@ -25,6 +25,7 @@
     X(TOO_MANY, 429, "too_many")                                                                                     \
     X(NOT_READY, 503, "not_ready")                                                                                   \
     X(BAD_EXPECT, 417, "bad_expect")                                                                                 \
+    X(BAD_RANGE, 416, "bad_range")                                                                                   \
     X(BIG_BODY, 413, "big_body")                                                                                     \
     X(BAD_MEDIA, 415, "bad_media")                                                                                   \
     X(BAD_JSON, 400, "bad_json")                                                                                     \

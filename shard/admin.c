@@ -88,7 +88,7 @@ void admin_on_request(struct http_req *r, void *shard)
     static const struct http_page pages[] = {
         {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT}, {"/v1/health", "GET", answer_health, ACCESS_ANY},
         {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},   {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
-        {"/metrics", "GET", answer_metrics, ACCESS_READER},
+        {"/metrics", "GET", answer_metrics, ACCESS_READER},  {"/v1/model/file", "GET", model_file_start, ACCESS_GRID},
     };
     struct shard *s = shard;
     http_front_dispatch(pages, sizeof pages / sizeof *pages, &s->trust.access, s, r);

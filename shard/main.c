@@ -6,24 +6,27 @@
 
 #include "common/args.h"
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/serve.h"
 #include "proto/cpu.h"
 #include "shard/job.h"
 #include "shard/join.h"
+#include "shard/store.h"
 
-enum { EXIT_USAGE = 2, EXIT_MODEL = 4 };
+enum { EXIT_USAGE = 2, EXIT_MODEL = 4, KEY_FILE_BYTES_MAX = 4096, MODEL_ID_BYTES = 256 };
 
 struct options {
     struct serve_opts serve;
     const char *layers, *wire_preference, *model_id, *activations, *join, *join_pin, *public_url;
+    const char *store_dir, *origin_key_file;
     int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
-    bool no_f16, no_i8, prefetch, pin;
+    bool no_f16, no_i8, prefetch, pin, serve_model;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 16 };
+    enum { OWN_N = 19 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
@@ -53,16 +56,27 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
         {"queue-mb", 0, OPT_INT, "MB", NULL, "their body bytes together (default 256)", 1, 65536, &o->queue_mb},
         {"max-answer-mb", 0, OPT_INT, "MB", NULL, "largest answer, then 413 (default 256)", 1, 1024, &o->answer_mb},
         {"prefetch", 0, OPT_FLAG, NULL, NULL, "read the layers' pages ahead at start", 0, 0, &o->prefetch},
+        {"store", 0, OPT_TEXT, "DIR", NULL,
+         "folder for what is fetched of a model given as a URL: its head and the layers' tensors", 0, 0,
+         &o->store_dir},
+        {"origin-key-file", 0, OPT_TEXT, "FILE", NULL,
+         "its first line is sent to the URL's host as Authorization: Bearer", 0, 0, &o->origin_key_file},
+        {"serve-model", 0, OPT_FLAG, NULL, NULL,
+         "serve the model file's bytes at /v1/model/file, for other shards to fetch; --join does too", 0, 0, &o->serve_model},
     };
     serve_opt_rows(&o->serve, opts + OWN_N);
     const struct opt_program program = {
         .name = "larql-shard",
-        .synopsis = "MODEL.gguf [--layers A-B] [--port P] [options]",
-        .about = "Serve the feed-forward layers of a GGUF model to a larql grid.\n"
-                 "Prints one line, ready url=http://HOST:PORT, on stdout when it can serve; logs go to stderr.\n"
-                 "SIGTERM finishes what is in flight and exits with 0; a second one exits at once.\n"
-                 "Exit codes: 0 stopped, 1 cannot serve, 2 wrong use, 4 the model file cannot be used.",
+        .synopsis = "MODEL.gguf|URL [--layers A-B] [--port P] [options]",
+        .about =
+            "Serve the feed-forward layers of a GGUF model to a larql grid.\n"
+            "Prints one line, ready url=http://HOST:PORT, on stdout when it can serve; logs go to stderr.\n"
+            "Of a model given as http:// or https:// URL only the head and the layers' tensors are fetched, into\n"
+            "the folder --store; what is there already is used without network.\n"
+            "SIGTERM finishes what is in flight and exits with 0; a second one exits at once.\n"
+            "Exit codes: 0 stopped, 1 cannot serve, 2 wrong use, 4 the model file cannot be used.",
         .examples = "  larql-shard gemma-3-270m-q4_k_m.gguf --layers 0-8 --port 8081\n"
+                    "  larql-shard https://HOST/gemma-3-270m-q4_k_m.gguf --layers 0-8 --store /var/lib/larql\n"
                     "  curl --json '{\"layer\":0,\"residual\":[...],\"full_output\":true}' "
                     "http://127.0.0.1:8081/v1/walk-ffn",
         .opts = opts,
@@ -99,6 +113,54 @@ static enum lq_err switches_from(const struct options *o, struct wire_switches *
     return LQ_OK;
 }
 
+static bool is_url(const char *s)
+{
+    return strncmp(s, "http://", 7) == 0 || strncmp(s, "https://", 8) == 0;
+}
+
+static enum lq_err layers_from(const struct options *o, uint32_t *first, uint32_t *last, struct lq_fault *fault)
+{
+    if (!o->layers || !args_range(o->layers, strlen(o->layers), first, last, fault))
+        return LQ_OK;
+    struct lq_fault why = *fault;
+    return lq_fail(fault, LQ_USAGE, "--layers %s: %s", o->layers, why.text);
+}
+
+/* The first line of a key file, malloc'd. */
+static enum lq_err key_from(const char *path, char **out, struct lq_fault *fault)
+{
+    size_t n;
+    enum lq_err rc = file_read(path, KEY_FILE_BYTES_MAX, out, &n, fault);
+    if (rc)
+        return rc;
+    (*out)[strcspn(*out, "\r\n")] = '\0';
+    return **out ? LQ_OK : lq_fail(fault, LQ_USAGE, "--origin-key-file %s: its first line is empty", path);
+}
+
+/* A model given as a URL becomes a file of the store. */
+static enum lq_err fetch_model(struct shard *s, const struct options *o, struct store_result *file,
+                               struct lq_fault *fault)
+{
+    if (!is_url(s->model_path))
+        return o->store_dir ? lq_fail(fault, LQ_USAGE, "--store is for a model given as http:// or https:// URL")
+                            : LQ_OK;
+    if (!o->store_dir)
+        return lq_fail(fault, LQ_USAGE, "a model given as a URL needs --store DIR, the folder it is fetched into");
+    char *key = NULL;
+    struct store_opts so = {
+        .url = s->model_path, .dir = o->store_dir, .layer_last = STORE_TO_LAST_LAYER, .ca_file = o->serve.trust.tls_ca};
+    enum lq_err rc = layers_from(o, &so.layer_first, &so.layer_last, fault);
+    if (!rc && o->origin_key_file)
+        rc = key_from(o->origin_key_file, &key, fault);
+    so.bearer = key;
+    if (!rc)
+        rc = store_fetch_wait(&so, file, fault);
+    if (!rc)
+        s->model_path = file->path;
+    free(key);
+    return rc;
+}
+
 static enum lq_err load_model(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc = gguf_open(s->model_path, &s->gguf, fault);
@@ -107,13 +169,9 @@ static enum lq_err load_model(struct shard *s, const struct options *o, struct l
     if (rc)
         return rc;
     s->layer_last = s->arch.layers_n - 1;
-    if (o->layers) {
-        rc = args_range(o->layers, strlen(o->layers), &s->layer_first, &s->layer_last, fault);
-        if (rc) {
-            struct lq_fault why = *fault;
-            return lq_fail(fault, LQ_USAGE, "--layers %s: %s", o->layers, why.text);
-        }
-    }
+    rc = layers_from(o, &s->layer_first, &s->layer_last, fault);
+    if (rc)
+        return rc;
     rc = ffn_new(s->gguf, &s->arch, s->layer_first, s->layer_last, &s->ffn, fault);
     if (!rc && o->prefetch)
         ffn_prefetch(s->ffn);
@@ -186,7 +244,7 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
     return LQ_OK;
 }
 
-static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault *fault)
+static enum lq_err run(struct shard *s, const struct options *o, struct store_result *file, struct lq_fault *fault)
 {
     unsigned cpu;
     enum mat_activations activations;
@@ -205,7 +263,9 @@ static enum lq_err run(struct shard *s, const struct options *o, struct lq_fault
         return rc;
     codec_init(&s->codec, cpu);
     args_raise_open_files();
-    rc = load_model(s, o, fault);
+    rc = fetch_model(s, o, file, fault);
+    if (!rc)
+        rc = load_model(s, o, fault);
     if (rc)
         return rc;
     s->layer_stats = layer_stats_new(s->layer_first, s->layer_last);
@@ -248,6 +308,15 @@ static void release(struct shard *s)
     gguf_free(s->gguf);
 }
 
+/* The last part of a path, or of a URL's. */
+static void name_of(const char *model, char out[MODEL_ID_BYTES])
+{
+    size_t n = is_url(model) ? strcspn(model, "?#") : strlen(model), from = n;
+    while (from > 0 && model[from - 1] != '/')
+        from--;
+    snprintf(out, MODEL_ID_BYTES, "%.*s", n - from > 255 ? 255 : (int)(n - from), model + from);
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.batch_rows = 16,
@@ -268,11 +337,18 @@ int main(int argc, char **argv)
                       .body_max = (uint64_t)o.serve.body_mb << 20,
                       .json_max = (uint64_t)o.serve.json_mb << 20,
                       .answer_max = (uint64_t)o.answer_mb << 20,
-                      .deadline_ms = (uint64_t)o.serve.deadline_ms};
-    const char *slash = strrchr(args[0], '/');
-    s.model_id = o.model_id ? o.model_id : slash ? slash + 1 : args[0];
+                      .deadline_ms = (uint64_t)o.serve.deadline_ms,
+                      .serve_model = o.serve_model || o.join};
+    char file_name[MODEL_ID_BYTES];
+    name_of(args[0], file_name);
+    s.model_id = o.model_id ? o.model_id : file_name;
     struct lq_fault fault = {.text = ""};
-    enum lq_err rc = run(&s, &o, &fault);
+    struct store_result file;
+    enum lq_err rc = run(&s, &o, &file, &fault);
+    if (rc == LQ_CANCELLED) { /* SIGTERM while it fetched */
+        log_info("fetch_stopped why=%s", log_q(fault.text));
+        rc = LQ_OK;
+    }
     if (rc)
         serve_say_failure("larql-shard", &o.serve, &fault);
     release(&s);

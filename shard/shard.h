@@ -53,6 +53,7 @@ struct shard {
     struct wire_switches wire;
     uint64_t body_max, json_max, answer_max, deadline_ms;
     uint32_t batch_rows_max; /* 1: every request alone */
+    bool serve_model;        /* GET /v1/model/file */
     /* running */
     struct loop *loop;
     struct trust trust;
@@ -68,11 +69,15 @@ struct shard {
     struct layer_stats *layer_stats; /* noted by the compute path */
     uint64_t start_us;
     bool draining;
+    uint32_t downloads_n; /* of the model file, under way */
 };
 
 /* flow.c: POST /v1/walk-ffn, a page of the table in admin.c. */
 void flow_start(void *shard, struct http_req *r);
 void flow_on_turn_end(evutil_socket_t fd, short what, void *shard); /* turn_ev's */
+
+/* model_file.c: GET /v1/model/file, the bytes of the model file that are held, by ranges. */
+void model_file_start(void *shard, struct http_req *r);
 
 /* admin.c: on_request of the server, by the table of pages. */
 void admin_on_request(struct http_req *r, void *shard);
