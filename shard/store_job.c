@@ -228,7 +228,7 @@ static enum lq_err drop_layer(struct store_job *j, const struct gguf *g, uint32_
         if (!ranges_remove(&j->held.ranges, t->at, t->at + t->bytes))
             return lq_fail(fault, LQ_NOMEM, "out of memory");
     }
-    (void)held_set_layer(&j->held, l, NULL); /* forgetting allocates nothing */
+    held_forget_layer(&j->held, l);
     return store_file_list(j, fault);
 }
 
