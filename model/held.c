@@ -150,11 +150,6 @@ bool held_set_layer(struct held *h, uint32_t layer, const struct hash256 *hash)
     size_t i = 0;
     while (i < h->layers_n && h->layers[i].layer != layer)
         i++;
-    if (!hash) {
-        if (i < h->layers_n)
-            h->layers[i] = h->layers[--h->layers_n];
-        return true;
-    }
     if (i == h->layers_n) {
         struct held_layer *grown = realloc(h->layers, (i + 1) * sizeof *grown);
         if (!grown)
@@ -164,4 +159,11 @@ bool held_set_layer(struct held *h, uint32_t layer, const struct hash256 *hash)
     }
     h->layers[i] = (struct held_layer){layer, *hash};
     return true;
+}
+
+void held_forget_layer(struct held *h, uint32_t layer)
+{
+    for (size_t i = 0; i < h->layers_n; i++)
+        if (h->layers[i].layer == layer)
+            h->layers[i--] = h->layers[--h->layers_n];
 }

@@ -40,7 +40,8 @@ void held_release(struct held *h);
 
 /* NULL: not recorded. */
 const struct hash256 *held_layer(const struct held *h, uint32_t layer);
-/* Records, or with hash NULL forgets. False: out of memory. */
+/* False: out of memory. */
 bool held_set_layer(struct held *h, uint32_t layer, const struct hash256 *hash) __attribute__((warn_unused_result));
+void held_forget_layer(struct held *h, uint32_t layer);
 
 #endif

@@ -199,8 +199,8 @@ enum lq_err store_file_put(struct store_job *j, uint64_t at, const void *p, size
 {
     enum lq_err rc = file_write_at(j->fd, j->path, p, n, at, fault);
     if (rc && errno == ENOSPC) {
-        (void)store_file_room(j, j->bytes_total - j->bytes, fault); /* names both where it can */
-        return rc;
+        enum lq_err room = store_file_room(j, j->bytes_total - j->bytes, fault); /* names both where it can */
+        return room ? room : rc;
     }
     if (rc)
         return rc;

@@ -17,7 +17,7 @@
 #include "shard/store_impl.h"
 
 enum {
-    HEAD_FIRST_BYTES = 1 << 20,
+    HEAD_STEP_BYTES = 1 << 20,
     GAP_BYTES = 16 << 10, /* a gap up to this costs less than another request */
     SAY_EVERY_US = 250000,
     LOG_EVERY_US = 3000000,
@@ -63,11 +63,11 @@ static enum lq_err keep(void *arg, uint64_t at, const void *p, size_t n, struct 
     return LQ_OK;
 }
 
-/* Doubles what is there of the file's beginning until the head is whole in it. */
+/* A quarter more of the file's beginning (1 MiB at least) each time, until the head is whole in it. */
 static enum lq_err fetch_head(struct store_job *j, struct buffer *b, uint64_t *head_n, struct lq_fault *fault)
 {
     for (*head_n = 0; *head_n == 0;) {
-        size_t want_n = b->n ? 2 * b->n : HEAD_FIRST_BYTES;
+        size_t want_n = b->n + (b->n / 4 > HEAD_STEP_BYTES ? b->n / 4 : HEAD_STEP_BYTES);
         if (want_n > GGUF_HEAD_BYTES_MAX)
             want_n = GGUF_HEAD_BYTES_MAX;
         uint8_t *grown = b->n < want_n ? realloc(b->p, want_n) : NULL;
@@ -228,7 +228,7 @@ static enum lq_err drop_layer(struct store_job *j, const struct gguf *g, uint32_
         if (!ranges_remove(&j->held.ranges, t->at, t->at + t->bytes))
             return lq_fail(fault, LQ_NOMEM, "out of memory");
     }
-    (void)held_set_layer(&j->held, l, NULL); /* forgetting allocates nothing */
+    held_forget_layer(&j->held, l);
     return store_file_list(j, fault);
 }
 
