@@ -187,7 +187,7 @@ def test_deadline_and_gone_server():
         assert b"deadline" in f.why.value
     f = Ffn("http://127.0.0.1:1")
     assert f.rc == UNREACHABLE and b"127.0.0.1:1" in f.why.value
-    for url in ("", "ftp://x", "https://x", "http://", "http://h:0", "http://h:99999", "unix:relative"):
+    for url in ("", "ftp://x", "https://", "http://", "http://h:0", "http://h:99999", "unix:relative"):
         f = Ffn(url)
         assert f.rc == USAGE, (url, f.why.value)
 
