@@ -283,6 +283,7 @@ void lq_ffn_close(struct lq_ffn *f)
     if (!f)
         return;
     http_pool_free(f->pool);
+    (void)event_base_loop(f->base, EVLOOP_NONBLOCK); /* libevent frees a TLS connection in a turn of its loop */
     event_base_free(f->base);
     peer_stats_release(&f->server);
     keys_free(f->keys);

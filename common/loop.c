@@ -198,8 +198,10 @@ void loop_free(struct loop *l)
     for (size_t i = 0; i < sizeof evs / sizeof *evs; i++)
         if (evs[i])
             event_free(evs[i]);
-    if (l->base)
+    if (l->base) {
+        (void)event_base_loop(l->base, EVLOOP_NONBLOCK); /* libevent frees a TLS connection in a turn of its loop */
         event_base_free(l->base);
+    }
     if (l->wake_fd >= 0)
         close(l->wake_fd);
     pthread_mutex_destroy(&l->mu);

@@ -24,7 +24,8 @@ if grid.SANITIZED:  # a sanitized library does not load into this interpreter
 
 class Options(ctypes.Structure):
     _fields_ = [("wire", ctypes.c_int), ("deadline_ms", ctypes.c_uint64), ("connect_ms", ctypes.c_uint64),
-                ("busy_poll_us", ctypes.c_uint64)]
+                ("busy_poll_us", ctypes.c_uint64), *((n, ctypes.c_char_p) for n in (
+                    "api_key_file", "api_key", "tls_ca", "tls_cert", "tls_key"))]
 
 
 class Stats(ctypes.Structure):
@@ -186,7 +187,7 @@ def test_deadline_and_gone_server():
         assert b"deadline" in f.why.value
     f = Ffn("http://127.0.0.1:1")
     assert f.rc == UNREACHABLE and b"127.0.0.1:1" in f.why.value
-    for url in ("", "ftp://x", "https://x", "http://", "http://h:0", "http://h:99999", "unix:relative"):
+    for url in ("", "ftp://x", "https://", "http://", "http://h:0", "http://h:99999", "unix:relative"):
         f = Ffn(url)
         assert f.rc == USAGE, (url, f.why.value)
 
