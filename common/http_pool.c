@@ -78,7 +78,7 @@ static void warn_of_key_in_clear(const struct http_pool *p)
     bool near = p->unix_path || strcasecmp(p->host, "localhost") == 0 || strcmp(p->host, "::1") == 0 ||
                 (inet_pton(AF_INET, p->host, v4) == 1 && v4[0] == 127);
     if (p->opts.keys && !p->tls && !near)
-        log_warn("key_in_clear url=%s why=\"no TLS\"", log_q(p->url));
+        log_warn("key_in_clear url=%s why=no_tls", log_q(p->url));
 }
 
 /* ---- life ------------------------------------------------------------------------------- */

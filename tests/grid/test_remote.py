@@ -240,4 +240,4 @@ def test_client_needs_no_ffn_in_its_file(synthetic):
         assert done.returncode == 0, done.stderr
     done = grid.larql("run", bare, "--ffn", "local", "--prompt", "abc")
     assert done.returncode == 4
-    assert "blk.0.ffn_gate.weight" in done.stderr
+    assert "blk.0.ffn_down.weight" in done.stderr
