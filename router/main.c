@@ -83,6 +83,7 @@ static void on_first_probes(struct crew *crew)
 static void on_table(struct loop_msg *msg)
 {
     struct router *rt = (struct router *)((char *)msg - offsetof(struct router, table_msg));
+    rt->table_posted = false;
     link_take_table(rt);
 }
 

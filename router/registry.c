@@ -378,9 +378,8 @@ static void hand_over(struct registry *r, struct route_table *t)
     for (size_t i = 0; i < r->crew->routers_n; i++) {
         struct router *rt = &r->crew->routers[i];
         struct route_table *old = atomic_exchange(&rt->next_table, route_table_ref(t));
-        if (old)
-            route_table_unref(old); /* it has not looked yet, and is told already */
-        else
+        route_table_unref(old); /* it has not looked yet */
+        if (!atomic_exchange(&rt->table_posted, true))
             loop_post(rt->loop, &rt->table_msg);
     }
 }

@@ -70,7 +70,7 @@ struct router {
     struct route_table *table;            /* a reference; never NULL once it runs */
     _Atomic(struct route_table *) next_table; /* handed over by the first loop, not yet taken */
     struct loop_msg table_msg, down_msg;
-    atomic_bool down_posted;
+    atomic_bool table_posted, down_posted; /* the message is in the loop's list: it must not go in twice */
     TAILQ_HEAD(link_list, link) links;
     pthread_t thread;
     bool has_thread; /* all but the first, which is main()'s */
