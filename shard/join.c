@@ -24,6 +24,7 @@ enum {
     DRAIN_LAST_US = 30000000,
     ROUTERS_MAX = 64,
     LAYERS_TOLD_MAX = 1024,
+    ROUTER_TEXT = 256,
 };
 
 enum link_up { JOIN_WAITING, JOIN_ASKING, JOIN_IN, JOIN_LEAVING, JOIN_OUT };
@@ -38,6 +39,8 @@ struct router_link {
     bool rejected;
     uint64_t leave_us; /* when it was told to drain */
     char id[64];       /* what the router calls us */
+    char assigned[ROUTER_TEXT]; /* a spare: the model that it loads for this router; "": nothing */
+    uint32_t first, last;
 };
 
 struct join {
@@ -114,6 +117,28 @@ static void heartbeat(struct router_link *l)
     send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_HEARTBEAT, &msg);
 }
 
+static void available(struct router_link *l)
+{
+    Larql__Grid__V1__AvailableMsg msg = LARQL__GRID__V1__AVAILABLE_MSG__INIT;
+    msg.ram_bytes = l->join->opts.ram_bytes;
+    msg.disk_bytes = l->join->opts.disk_bytes;
+    msg.store_path = (char *)(uintptr_t)l->join->opts.store;
+    send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_AVAILABLE, &msg);
+    l->state = JOIN_IN; /* nothing comes back until there is something to load */
+    l->assigned[0] = '\0';
+    timer_in(l, HEARTBEAT_MS);
+}
+
+static void refuse(struct router_link *l, const char *model, uint32_t first, uint32_t last, const char *why)
+{
+    Larql__Grid__V1__RefuseMsg msg = LARQL__GRID__V1__REFUSE_MSG__INIT;
+    msg.model_id = (char *)(uintptr_t)model;
+    msg.layer_start = first;
+    msg.layer_end = last;
+    msg.reason = (char *)(uintptr_t)why;
+    send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_REFUSE, &msg);
+}
+
 /* Says so, and ends the stream in the orderly way. */
 static void drop(struct router_link *l, const char *why)
 {
@@ -123,7 +148,8 @@ static void drop(struct router_link *l, const char *why)
     msg.layer_start = s->layer_first;
     msg.layer_end = s->layer_last;
     msg.reason = (char *)(uintptr_t)why;
-    send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_DROPPING, &msg);
+    if (!l->join->opts.spare)
+        send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_DROPPING, &msg);
     grpc_stream_half_close(l->stream);
     l->state = JOIN_OUT;
     evtimer_del(l->timer);
@@ -157,15 +183,32 @@ static void on_unassign(struct router_link *l, const Larql__Grid__V1__UnassignMs
 
 static void on_assign(struct router_link *l, const Larql__Grid__V1__AssignMsg *a)
 {
-    const struct shard *s = l->join->s;
-    Larql__Grid__V1__RefuseMsg msg = LARQL__GRID__V1__REFUSE_MSG__INIT;
-    char why[] = "it serves layers already";
-    (void)s;
-    msg.model_id = a->model_id;
-    msg.layer_start = a->layer_start;
-    msg.layer_end = a->layer_end;
-    msg.reason = why;
-    send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_REFUSE, &msg);
+    struct join *j = l->join;
+    const struct join_assignment what = {.model_id = a->model_id,
+                                         .origin_url = a->origin_url,
+                                         .hash = a->shard_hash,
+                                         .first = a->layer_start,
+                                         .last = a->layer_end};
+    const char *why = j->opts.spare ? j->opts.on_assign(j->opts.arg, &what) : "it serves layers already";
+    log_info("assigned router=%s model=%s layers=%u-%u origin=%s refused=%s", grpc_channel_address(l->channel),
+             log_q(a->model_id), a->layer_start, a->layer_end, log_q(a->origin_url), log_q(why ? why : ""));
+    if (why) {
+        refuse(l, a->model_id, a->layer_start, a->layer_end, why);
+        return;
+    }
+    snprintf(l->assigned, sizeof l->assigned, "%s", a->model_id);
+    l->first = a->layer_start;
+    l->last = a->layer_end;
+}
+
+void join_refuse(struct join *j, const char *why)
+{
+    for (size_t i = 0; i < j->links_n; i++) {
+        struct router_link *l = &j->links[i];
+        if (l->stream && l->assigned[0])
+            refuse(l, l->assigned, l->first, l->last, why);
+        l->assigned[0] = '\0';
+    }
 }
 
 static void on_message(struct grpc_stream *stream, const uint8_t *p, size_t n, void *arg)
@@ -180,6 +223,7 @@ static void on_message(struct grpc_stream *stream, const uint8_t *p, size_t n, v
         try_later(l);
         return;
     }
+    l->retry_ms = l->join->opts.spare ? RETRY_FIRST_MS : l->retry_ms;
     switch (msg->payload_case) {
     case LARQL__GRID__V1__ROUTER_MESSAGE__PAYLOAD_ACK:
         on_ack(l, msg->ack);
@@ -204,6 +248,7 @@ static void on_closed(struct grpc_stream *stream, const struct grpc_end *end, vo
     (void)stream;
     struct router_link *l = arg;
     l->stream = NULL;
+    l->assigned[0] = '\0';
     if (l->state == JOIN_OUT) {
         log_info("left router=%s", grpc_channel_address(l->channel));
         return;
@@ -237,7 +282,10 @@ static void ask(struct router_link *l)
         return;
     }
     l->state = JOIN_ASKING;
-    announce(l);
+    if (l->join->opts.spare)
+        available(l);
+    else
+        announce(l);
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)

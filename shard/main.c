@@ -12,21 +12,24 @@
 #include "proto/cpu.h"
 #include "shard/job.h"
 #include "shard/join.h"
+#include "shard/spare.h"
 #include "shard/store.h"
 
 enum { EXIT_USAGE = 2, EXIT_MODEL = 4, KEY_FILE_BYTES_MAX = 4096, MODEL_ID_BYTES = 256 };
 
 struct options {
     struct serve_opts serve;
+    char **argv; /* main()'s, argc of them */
+    int argc;
     const char *layers, *wire_preference, *model_id, *activations, *join, *join_pin, *public_url;
     const char *store_dir, *origin_key_file;
     int64_t threads, batch_rows, answer_mb, queue_jobs, queue_mb;
-    bool no_f16, no_i8, prefetch, pin, serve_model;
+    bool no_f16, no_i8, prefetch, pin, serve_model, spare;
 };
 
 static enum opt_result read_options(struct options *o, int argc, char **argv, char ***args, int *args_n)
 {
-    enum { OWN_N = 19 };
+    enum { OWN_N = 20 };
     struct opt opts[OWN_N + SERVE_OPTS_N] = {
         {"layers", 'l', OPT_TEXT, "A-B", NULL, "layers to serve, inclusive (default: all)", 0, 0, &o->layers},
         {"threads", 't', OPT_INT, "N", NULL, "threads that compute inside a layer, 0: all CPUs (default 0)", 0, 1024,
@@ -43,6 +46,8 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
          &o->join},
         {"join-pin", 0, OPT_TEXT, "sha256:HEX", NULL,
          "trust the routers by this fingerprint of their certificate, whatever signed it", 0, 0, &o->join_pin},
+        {"spare", 0, OPT_FLAG, NULL, NULL,
+         "without a MODEL: wait until a router assigns layers, fetch them into --store, serve them", 0, 0, &o->spare},
         {"public-url", 0, OPT_TEXT, "URL", NULL, "how those routers reach it (default: the ready line's)", 0, 0,
          &o->public_url},
         {"model-id", 0, OPT_TEXT, "NAME", NULL, "name in /v1/models (default: the file's name)", 0, 0, &o->model_id},
@@ -81,10 +86,17 @@ static enum opt_result read_options(struct options *o, int argc, char **argv, ch
                     "http://127.0.0.1:8081/v1/walk-ffn",
         .opts = opts,
         .opts_n = sizeof opts / sizeof *opts,
-        .args_min = 1,
+        .args_min = 0,
         .args_max = 1,
     };
-    return opt_parse(&program, argc, argv, args, args_n);
+    enum opt_result rc = opt_parse(&program, argc, argv, args, args_n);
+    const char *missing = *args_n == 0 && !o->spare ? "MODEL, or --spare, is missing"
+                          : *args_n == 0 && !(o->join && o->store_dir) ? "--spare needs --join and --store"
+                                                                       : NULL;
+    if (rc != OPT_RUN || !missing)
+        return rc;
+    fprintf(stderr, "larql-shard: %s\nTry 'larql-shard --help'.\n", missing);
+    return OPT_EXIT_USAGE;
 }
 
 /* 0 and 1 as words of the environment; anything else is a mistake worth a stop. */
@@ -244,6 +256,18 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
     return LQ_OK;
 }
 
+static enum lq_err wait_for_layers(struct shard *s, const struct options *o, struct lq_fault *fault)
+{
+    const struct spare_opts so = {.serve = &o->serve,
+                                  .store_dir = o->store_dir,
+                                  .join = o->join,
+                                  .join_pin = o->join_pin,
+                                  .public_url = o->public_url,
+                                  .argv = o->argv,
+                                  .argc = o->argc};
+    return spare_run(s, &so, fault);
+}
+
 static enum lq_err run(struct shard *s, const struct options *o, struct store_result *file, struct lq_fault *fault)
 {
     unsigned cpu;
@@ -263,6 +287,8 @@ static enum lq_err run(struct shard *s, const struct options *o, struct store_re
         return rc;
     codec_init(&s->codec, cpu);
     args_raise_open_files();
+    if (!s->model_path)
+        return wait_for_layers(s, o, fault);
     rc = fetch_model(s, o, file, fault);
     if (!rc)
         rc = load_model(s, o, fault);
@@ -332,7 +358,9 @@ int main(int argc, char **argv)
     if (parsed != OPT_RUN)
         return parsed == OPT_EXIT_OK ? EXIT_SUCCESS : EXIT_USAGE;
 
-    struct shard s = {.model_path = args[0],
+    o.argv = argv;
+    o.argc = argc;
+    struct shard s = {.model_path = args_n > 0 ? args[0] : NULL,
                       .batch_rows_max = (uint32_t)(o.batch_rows < BATCH_ROWS_MAX ? o.batch_rows : BATCH_ROWS_MAX),
                       .body_max = (uint64_t)o.serve.body_mb << 20,
                       .json_max = (uint64_t)o.serve.json_mb << 20,
@@ -340,7 +368,7 @@ int main(int argc, char **argv)
                       .deadline_ms = (uint64_t)o.serve.deadline_ms,
                       .serve_model = o.serve_model || o.join};
     char file_name[MODEL_ID_BYTES];
-    name_of(args[0], file_name);
+    name_of(s.model_path ? s.model_path : "", file_name);
     s.model_id = o.model_id ? o.model_id : file_name;
     struct lq_fault fault = {.text = ""};
     struct store_result file;

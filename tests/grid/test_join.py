@@ -1,15 +1,20 @@
 """Shards that join over gRPC: told, checked, routed to, gone."""
+import functools
+import http.server
 import json
+import os
 import re
 import signal
 import struct
+import subprocess
 import threading
 import time
 
 import pytest
 
 import grid
-from fake_shard import STATS, FakeShard, http
+from fake_shard import FakeShard
+from fake_shard import http as answer_of
 
 F32 = "application/x-larql-ffn"
 ROW = (0.5, -1.25, 2.0, 0.125, -3.0, 1.0)
@@ -27,6 +32,27 @@ def wait_for(what, why="", limit_s=30):
             return got
         time.sleep(0.02)
     raise AssertionError(why or "it never came true")
+
+
+class RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """The standard library's file server, with single ranges."""
+
+    def do_GET(self):
+        with open(self.translate_path(self.path), "rb") as f:
+            body = f.read()
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (int(x) for x in wanted.groups()) if wanted else (0, len(body) - 1)
+        last = min(last, len(body) - 1)
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(last - first + 1))
+        self.send_header("ETag", '"1"')
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
+        self.end_headers()
+        self.wfile.write(body[first:last + 1])
+
+    def log_message(self, *_):
+        pass
 
 
 class GridRouter(grid.Proc):
@@ -188,7 +214,6 @@ def test_joins_need_the_grid_key(synthetic, tmp_path):
 
 
 def test_join_over_tls(synthetic, tmp_path):
-    import subprocess
     pem, key = str(tmp_path / "r.pem"), str(tmp_path / "r.key")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
                     "2", "-subj", "/CN=router", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", pem],
@@ -207,8 +232,8 @@ def test_join_over_tls(synthetic, tmp_path):
 
 
 def test_503_goes_to_another_replica():
-    busy = FakeShard(lambda r, c: http(503, b'{"error":"full"}', extra="Retry-After: 1\r\n"))
-    good = FakeShard(lambda r, c: http(200, b"x" * 36, F32))
+    busy = FakeShard(lambda r, c: answer_of(503, b'{"error":"full"}', extra="Retry-After: 1\r\n"))
+    good = FakeShard(lambda r, c: answer_of(200, b"x" * 36, F32))
     with busy, good, grid.router(f"0-7={busy.url},0-7={good.url}") as r:
         assert all(ask(r.url, 1)[0] == 200 for _ in range(20))
         assert busy.requests and len(busy.requests) < 8  # told to wait, it is asked last
@@ -244,7 +269,7 @@ def test_hedge_answers_when_the_first_is_slow():
         if first_sleeps.is_set():
             first_sleeps.clear()  # whoever is asked first
             end.wait(20)
-        return http(200, b"x" * 36, F32)
+        return answer_of(200, b"x" * 36, F32)
 
     with FakeShard(answer) as a, FakeShard(answer) as b, grid.router(f"0-7={a.url},0-7={b.url}", "--hedge") as r:
         for _ in range(60):
@@ -259,13 +284,78 @@ def test_hedge_answers_when_the_first_is_slow():
             assert re.search(rf"^larql_router_{name}_total [1-9]", metrics, re.M), metrics
 
 
+class Spare:
+    """`larql-shard --spare`: prints its ready line only when it has become a shard."""
+
+    def __init__(self, r, store, *args):
+        self.log_path = str(store) + ".log"
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen([grid.program("larql-shard"), "--spare", "--store", str(store), "--join", r.join,
+                                             "--port", "0", *args], stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def log_text(self):
+        with open(self.log_path, encoding="utf-8") as f:
+            return f.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60 * grid.TIMEOUT_X)
+        self.process.stdout.close()
+        assert code == 0 and "Sanitizer" not in self.log_text(), self.log_text()
+
+
+def test_spare_becomes_a_replica_of_what_has_too_few(synthetic, tmp_path):
+    with GridRouter("--target-replicas", "2") as r, joined(r, synthetic, "0-7") as first:
+        r.wait_up(1)
+        with Spare(r, tmp_path / "store") as spare:
+            r.wait_up(2)
+            assert spare.process.stdout.readline().startswith("ready url=")
+            assert "joined router=" in spare.log_text()
+            replicas = r.topology()["routes"][0]["replicas"]
+            assert len(replicas) == 2 and len(r.topology()["routes"]) == 1
+            url = next(x["url"] for x in replicas if x["url"] != first.url)
+            for layer in range(8):
+                assert ask(first.url, layer)[2][12:] == ask(url, layer)[2][12:]
+            first.kill()
+            assert all(ask(r.url, layer)[0] == 200 for layer in range(8))
+
+
+def test_spare_fills_a_gap_from_the_origin(synthetic, tmp_path):
+    handler = functools.partial(RangeHandler, directory=os.path.dirname(synthetic))
+    origin = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=origin.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{origin.server_address[1]}/{os.path.basename(synthetic)}"
+    try:
+        with GridRouter("--origins", f"tiny.gguf={url}") as r, joined(r, synthetic, "0-3"):
+            r.wait_up(1)
+            assert ask(r.url, 6)[0] == 503
+            with Spare(r, tmp_path / "store"):
+                r.wait_up(2)
+                assert ask(r.url, 6)[0] == 200
+                assert grid.get(r.url, "/v1/health?coverage=full")[0] == 200
+    finally:
+        origin.shutdown()
+
+
+def test_spare_that_cannot_load_says_why_and_waits_on(synthetic, tmp_path):
+    with GridRouter("--origins", "tiny.gguf=http://127.0.0.1:1/tiny.gguf") as r, joined(r, synthetic, "0-3"):
+        r.wait_up(1)
+        with Spare(r, tmp_path / "store") as spare:
+            wait_for(lambda: "assignment_refused" in r.log_text(), limit_s=60)
+            assert "assignment_failed" in spare.log_text()
+            assert ask(r.url, 6)[0] == 503
+            assert spare.process.poll() is None
+
+
 @pytest.mark.parametrize("args,part", [
     (("--join", "nohost"), "--join nohost"),
     (("--join", ","), "--join names no router"),
     (("--join", "127.0.0.1:1", "--host", "0.0.0.0", "--insecure"), "--join needs --public-url"),
 ])
 def test_wrong_use(synthetic, args, part):
-    import subprocess
     done = subprocess.run([grid.program("larql-shard"), synthetic, "--port", "0", *args], capture_output=True, text=True,
                           check=False, timeout=60 * grid.TIMEOUT_X)
     assert done.returncode == 2 and part in done.stderr, done
