@@ -158,7 +158,7 @@ def test_other_weights_under_one_name_are_refused(synthetic, tmp_path, what):
         path = tmp_path / "tiny.gguf"
         path.write_bytes(model)
     else:
-        path = conftest.make("other.gguf", "--arch", "llama", "--layers", "8", "--hidden", "6", "--ffn", "16", "--heads", "3",
+        path = conftest.make("join-other.gguf", "--arch", "llama", "--layers", "8", "--hidden", "6", "--ffn", "16", "--heads", "3",
                              "--kv-heads", "3")
     with GridRouter() as r, joined(r, synthetic, "0-7"):
         r.wait_up(1)
@@ -172,13 +172,13 @@ def test_other_weights_under_one_name_are_refused(synthetic, tmp_path, what):
 
 def test_two_models_in_one_grid(synthetic):
     import conftest
-    big = conftest.make("wide.gguf", "--arch", "llama", "--layers", "4", "--hidden", "6", "--ffn", "16", "--heads", "3",
+    big = conftest.make("join-second.gguf", "--arch", "llama", "--layers", "4", "--hidden", "6", "--ffn", "16", "--heads", "3",
                         "--kv-heads", "3")
     with GridRouter() as r, joined(r, synthetic, "0-7") as a, joined(r, big, "0-3") as b:
         r.wait_up(2)
         text = error(ask(r.url, 1), 400)
-        assert "X-Larql-Model" in text and "tiny.gguf" in text and "wide.gguf" in text
-        for s, model in ((a, "tiny.gguf"), (b, "wide.gguf")):
+        assert "X-Larql-Model" in text and "tiny.gguf" in text and "join-second.gguf" in text
+        for s, model in ((a, "tiny.gguf"), (b, "join-second.gguf")):
             assert ask(r.url, 1, **{"X-Larql-Model": model})[2][12:] == ask(s.url, 1)[2][12:]
             body = json.dumps({"layer": 1, "residual": ROW, "full_output": True, "model_id": model}).encode()
             one, two = (json.loads(grid.post(u, "/v1/walk-ffn", body, {"Content-Type": "application/json"})[2])["output"]
@@ -187,7 +187,7 @@ def test_two_models_in_one_grid(synthetic):
             stats = json.loads(grid.get(r.url, f"/v1/stats?model_id={model}")[2])
             assert stats["model"] == model
         assert error(ask(r.url, 1, **{"X-Larql-Model": "no"}), 400).startswith("model 'no' is not in this grid")
-        assert {m["id"] for m in json.loads(grid.get(r.url, "/v1/models")[2])["data"]} == {"tiny.gguf", "wide.gguf"}
+        assert {m["id"] for m in json.loads(grid.get(r.url, "/v1/models")[2])["data"]} == {"tiny.gguf", "join-second.gguf"}
 
 
 def test_public_url_that_does_not_answer_is_refused_with_the_reason(synthetic):
