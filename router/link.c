@@ -124,19 +124,30 @@ void link_retire_all(struct router *rt)
         retire(l);
 }
 
+/* One that has not heard of this round; each may end others, its own request's. */
+static struct link_use *next_untold(struct link *l, uint64_t round)
+{
+    struct link_use *u;
+    TAILQ_FOREACH(u, &l->uses, entry) {
+        if (u->told != round)
+            return u;
+    }
+    return NULL;
+}
+
 void link_tell_down(struct router *rt)
 {
-    struct link *l;
-    TAILQ_FOREACH(l, &rt->links, entry) {
-        if (l->member->health != MEMBER_DOWN)
-            continue;
-        struct link_use *u, *next;
-        l->refs++; /* the uses may all end */
-        for (u = TAILQ_FIRST(&l->uses); u; u = next) {
-            next = TAILQ_NEXT(u, entry); /* on_down ends no other use */
+    struct link *l, *next;
+    struct link_use *u;
+    uint64_t round = ++rt->down_rounds;
+    for (l = TAILQ_FIRST(&rt->links); l; l = next) {
+        l->refs++; /* its uses may all end */
+        while (l->member->health == MEMBER_DOWN && (u = next_untold(l, round))) {
+            u->told = round;
             if (u->on_down)
                 u->on_down(u);
         }
+        next = TAILQ_NEXT(l, entry); /* new links go to the end; none is retired here */
         link_unref(l);
     }
 }

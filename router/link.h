@@ -16,7 +16,7 @@
 struct link_use {
     TAILQ_ENTRY(link_use) entry;
     struct link *link;
-    uint64_t start_us;
+    uint64_t start_us, told; /* told: the last round of link_tell_down() */
     void (*on_down)(struct link_use *u);
 };
 TAILQ_HEAD(link_uses, link_use);

@@ -163,6 +163,13 @@ static void *run_loop(void *loop)
 }
 
 /* All loops, the first on this thread, which gets the signals; until each has drained. */
+/* Shards look for another router; those that have none stay until we end. */
+static void on_drain(void *crew)
+{
+    if (((struct crew *)crew)->grid)
+        grid_drain(((struct crew *)crew)->grid);
+}
+
 static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, const struct serve_opts *o,
                              struct lq_fault *fault)
 {
@@ -174,6 +181,8 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
                                          .draining = &rt->draining,
                                          .drain_ms = (uint64_t)o->drain_ms};
     }
+    drains->on_begin = on_drain;
+    drains->arg = crew;
     drains->status = admin_status_text;
     drains->status_arg = crew->routers;
     enum lq_err rc = serve_drain_on_signals(drains, fault);

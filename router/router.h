@@ -79,6 +79,7 @@ struct router {
     struct offload *json_thread; /* JSON over JSON_ON_LOOP_BYTES_MAX is parsed there */
     struct router_metrics m;     /* the crew's series; the books' served_n is this loop's */
     uint64_t body_max, json_max, deadline_ms;
+    uint64_t down_rounds; /* of link_tell_down() */
     uint64_t random; /* state of choose.c's generator */
     bool draining;
 };
