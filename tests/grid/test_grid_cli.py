@@ -6,16 +6,17 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import termios
 import threading
-import time
+import urllib.parse
 
 import pytest
 
 import grid
-from test_join import GridRouter, RangeHandler, Spare, ask, joined, wait_for
+from test_join import F32, GridRouter, RangeHandler, Spare, ask, joined, single, wait_for
 
 NOBODY = "127.0.0.1:1"
 
@@ -240,6 +241,57 @@ def test_drained_shard_stays_out_when_its_router_comes_back(synthetic):
         r.kill()
         with grid.Proc([grid.program("larql-router"), "--grid-port", port, "--port", "0"], "router"):
             wait_for(lambda: a.log_text().count("joined router=") == 2)
+            assert [s["url"] for s in status(f"127.0.0.1:{port}")["servers"]] == [a.url]
+
+
+class Held:
+    """A request that a shard has begun and waits for the rest of."""
+
+    def __init__(self, url):
+        body = single(1)
+        where = urllib.parse.urlsplit(url)
+        self.socket = socket.create_connection((where.hostname, where.port), 60 * grid.TIMEOUT_X)
+        self.socket.sendall(f"POST /v1/walk-ffn HTTP/1.1\r\nHost: x\r\nContent-Type: {F32}\r\n"
+                            f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:8])
+        self.rest = body[8:]
+        wait_for(lambda: b"larql_shard_in_flight 1" in grid.get(url, "/metrics")[2])
+
+    def finish(self):
+        """The answer's status."""
+        self.socket.sendall(self.rest)
+        head = self.socket.recv(4096)
+        self.socket.close()
+        return int(head.split()[1])
+
+
+def test_drain_waits_for_what_is_in_flight(synthetic):
+    with GridRouter() as r, joined(r, synthetic, "0-7"), joined(r, synthetic, "0-7") as b:
+        r.wait_up(2)
+        held = Held(b.url)
+        p = subprocess.Popen([grid.program("larql"), "grid", "drain", b.url, "--router", r.join], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        assert re.match(r"draining \S+: 0 in flight\n", p.stderr.readline())
+        assert [s["state"] for s in status(r)["servers"] if s["url"] == b.url] == ["draining"]
+        assert ok(cli(r, "gaps")) == "No gaps.\n"
+        done = cli(r, "drain", b.url)
+        assert done.returncode == 2 and "is not currently serving" in done.stderr, done
+        assert p.poll() is None
+        assert held.finish() == 200
+        assert p.communicate(timeout=60 * grid.TIMEOUT_X)[0].startswith("ok: drained ") and p.returncode == 0
+
+
+def test_router_lost_while_draining_is_not_joined_again(synthetic):
+    with GridRouter() as r, joined(r, synthetic, "0-7") as a, joined(r, synthetic, "0-7") as b:
+        r.wait_up(2)
+        held = Held(b.url)
+        ok(cli(r, "drain", b.url, "--no-wait"))
+        wait_for(lambda: "unassigned router=" in b.log_text())
+        r.kill()
+        wait_for(lambda: "left router=" in b.log_text())
+        port = r.join.rsplit(":", 1)[1]
+        with grid.Proc([grid.program("larql-router"), "--grid-port", port, "--port", "0"], "router"):
+            wait_for(lambda: a.log_text().count("joined router=") == 2)
+            assert held.finish() == 200
             assert [s["url"] for s in status(f"127.0.0.1:{port}")["servers"]] == [a.url]
 
 
