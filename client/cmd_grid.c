@@ -58,8 +58,8 @@ static int ask_status(struct grid_link *l, Larql__Grid__V1__StatusResponse **out
 }
 
 /* The router's yes or no, which the caller frees. */
-static int ask_ack(struct grid_link *l, const struct grid_options *o, enum grid_question q, const ProtobufCMessage *in,
-                   Larql__Grid__V1__AdminAck **out)
+static int ask_ack(struct grid_link *l, const struct grid_options *o, enum grid_question q,
+                   const ProtobufCMessage *in, Larql__Grid__V1__AdminAck **out)
 {
     struct grid_answer a;
     grid_link_wait(l, q, in, &a);

@@ -146,7 +146,8 @@ static void on_done(const struct grpc_end *end, const uint8_t *p, size_t n, void
     answered(l, &a);
 }
 
-void grid_link_ask(struct grid_link *l, enum grid_question q, const ProtobufCMessage *in, grid_on_answer fn, void *arg)
+void grid_link_ask(struct grid_link *l, enum grid_question q, const ProtobufCMessage *in, grid_on_answer fn,
+                   void *arg)
 {
     static const char *const paths[] = {GRID_STATUS_PATH, GRID_DRAIN_PATH, GRID_ASSIGN_PATH};
     char bearer[KEY_BEARER_CHARS + 1] = "";

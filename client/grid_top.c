@@ -1,7 +1,7 @@
 /* grid_top: see grid_top.h.
  * The terminal : raw enough for single keys (signals stay), its other screen, no cursor,
- *                and no wrapping, so that it cuts long lines itself. Given back on q, on
- *                signals, before a stop, at exit() and in a crash.
+ *                and no wrapping, for what is wider than its code points. Given back on q,
+ *                on signals, before a stop, at exit() and in a crash.
  * A frame      : made whole in memory, written at once over the last one: no flicker. */
 #include "client/grid_top.h"
 
@@ -18,7 +18,7 @@
 #include "client/cmd.h"
 #include "client/grid_view.h"
 
-enum { REFRESH_S = 1, ROWS_DEFAULT = 24, ENDING_SIGNALS_N = 4 };
+enum { REFRESH_S = 1, ROWS_DEFAULT = 24, ROWS_MIN = 3, COLUMNS_DEFAULT = 80, ENDING_SIGNALS_N = 4 };
 
 #define SCREEN_ON "\033[?1049h\033[?25l\033[?7l"
 #define SCREEN_OFF "\033[?7h\033[?25h\033[?1049l"
@@ -91,10 +91,12 @@ static void watch_crashes(void)
         (void)sigaction(crashes[i], &sa, NULL);
 }
 
-static unsigned screen_rows(void)
+static void screen_size(unsigned *rows, unsigned *columns)
 {
     struct winsize w;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 2 ? w.ws_row : ROWS_DEFAULT;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 0 && w.ws_col > 0;
+    *rows = !known ? ROWS_DEFAULT : w.ws_row > ROWS_MIN ? w.ws_row : ROWS_MIN;
+    *columns = known ? w.ws_col : COLUMNS_DEFAULT;
 }
 
 /* ---- a frame --------------------------------------------------------------------------- */
@@ -136,9 +138,10 @@ static void print_server(const Larql__Grid__V1__ServerInfo *x, FILE *to)
     }
     if (*x->model_id)
         snprintf(layers, sizeof layers, "%u-%u", x->layer_start, x->layer_end);
-    fprintf(to, "%-20s %-9s %-11s %9u %6.0f %8llu %8s %8s  %-28s %s\n", grid_shown(x->server_id), grid_shown(x->state),
-            layers, x->requests_in_flight, (double)x->cpu_pct, (unsigned long long)(x->ram_used / 1000000), mean,
-            worst, grid_shown(x->listen_url), grid_shown(x->model_id));
+    fprintf(to, "%-20s %-9s %-11s %9u %6.0f %8llu %8s %8s  %-28s %s\n", grid_shown(x->server_id),
+            grid_shown(x->state), layers, x->requests_in_flight, (double)x->cpu_pct,
+            (unsigned long long)(x->ram_used / 1000000), mean, worst, grid_shown(x->listen_url),
+            grid_shown(x->model_id));
 }
 
 static void print_grid(const struct grid_view *v, FILE *to)
@@ -149,8 +152,8 @@ static void print_grid(const struct grid_view *v, FILE *to)
         fprintf(to, "\nGrid: empty (no servers registered).\n");
         return;
     }
-    fprintf(to, "\n%-20s %-9s %-11s %9s %6s %8s %8s %8s  %-28s %s\n", "SHARD", "STATE", "LAYERS", "IN FLIGHT", "CPU %",
-            "RAM MB", "MEAN MS", "P99 MS", "URL", "MODEL");
+    fprintf(to, "\n%-20s %-9s %-11s %9s %6s %8s %8s %8s  %-28s %s\n", "SHARD", "STATE", "LAYERS", "IN FLIGHT",
+            "CPU %", "RAM MB", "MEAN MS", "P99 MS", "URL", "MODEL");
     for (size_t i = 0; i < v->status->n_servers; i++)
         print_server(v->status->servers[i], to);
 }
@@ -173,21 +176,31 @@ static char *frame_text(const Larql__Grid__V1__StatusResponse *s)
     return text;
 }
 
-static void print_title(const struct top *t, FILE *to)
+static void title_text(const struct top *t, char *text, size_t n)
 {
-    char at[16] = "--:--:--";
+    char at[16] = "--:--:--", more[800] = "";
     struct tm tm;
     if (t->status && localtime_r(&t->status_at, &tm))
         strftime(at, sizeof at, "%H:%M:%S", &tm);
-    fprintf(to, "larql grid  router %s  at %s", grid_shown(t->router), at);
     if (*t->failed)
-        fprintf(to, "  NO ANSWER: %s", grid_shown(t->failed));
+        snprintf(more, sizeof more, "  NO ANSWER: %s", grid_shown(t->failed));
     else if (t->status)
-        fprintf(to, "  %zu models, %zu shards", t->status->n_models, t->status->n_servers);
+        snprintf(more, sizeof more, "  %zu models, %zu shards", t->status->n_models, t->status->n_servers);
+    snprintf(text, n, "larql grid  router %s  at %s%s", grid_shown(t->router), at, more);
 }
 
-/* Rows of text from t->scrolled on, as many as there is room for; each clears its rest. */
-static void print_rows(struct top *t, const char *text, unsigned room, FILE *to)
+/* At most so many code points of one row, and nothing of the last frame after it. */
+static void print_row(const char *row, size_t n, unsigned columns, FILE *to)
+{
+    size_t end = 0;
+    for (; end < n; end++)
+        if (((unsigned char)row[end] & 0xc0) != 0x80 && columns-- == 0)
+            break;
+    fprintf(to, "%.*s\033[K", (int)end, row);
+}
+
+/* Rows of text from t->scrolled on, as many as there is room for. */
+static void print_rows(struct top *t, const char *text, unsigned room, unsigned columns, FILE *to)
 {
     size_t row = 0, rows_n = 0;
     for (const char *c = text; *c; c++)
@@ -196,8 +209,10 @@ static void print_rows(struct top *t, const char *text, unsigned room, FILE *to)
         t->scrolled = rows_n > room ? rows_n - room : 0;
     for (const char *c = text; *c; row++) {
         size_t n = strcspn(c, "\n");
-        if (row >= t->scrolled && row < t->scrolled + room)
-            fprintf(to, "\n%.*s\033[K", (int)n, c);
+        if (row >= t->scrolled && row < t->scrolled + room) {
+            fputc('\n', to);
+            print_row(c, n, columns, to);
+        }
         c += n + (c[n] == '\n');
     }
     t->more_rows_below = rows_n > t->scrolled + room;
@@ -205,16 +220,20 @@ static void print_rows(struct top *t, const char *text, unsigned room, FILE *to)
 
 static void draw(struct top *t)
 {
-    char *rows = t->status ? frame_text(t->status) : NULL, *frame = NULL;
+    char *rows = t->status ? frame_text(t->status) : NULL, *frame = NULL, title[1200];
+    unsigned rows_n, columns;
     size_t n;
     FILE *to = open_memstream(&frame, &n);
+    screen_size(&rows_n, &columns);
+    title_text(t, title, sizeof title);
     if (to) {
-        unsigned room = screen_rows() - 2; /* title and keys */
         fprintf(to, "\033[H");
-        print_title(t, to);
-        fprintf(to, "\033[K");
-        print_rows(t, rows ? rows : "", room, to);
-        fprintf(to, "\n\033[7m q quits   j k scroll%s\033[0m\033[K\033[J", t->more_rows_below ? "   more below" : "");
+        print_row(title, strlen(title), columns, to);
+        print_rows(t, rows ? rows : "", rows_n - 2, columns, to); /* 2: title and keys */
+        const char *keys = t->more_rows_below ? " q quits   j k scroll   more below" : " q quits   j k scroll";
+        fprintf(to, "\n\033[7m");
+        print_row(keys, strlen(keys), columns, to);
+        fprintf(to, "\033[0m\033[J");
         if (fclose(to) == 0)
             put(frame, n);
     }
@@ -309,8 +328,8 @@ static bool watch(struct top *t)
     for (size_t i = 0; ok && i < ENDING_SIGNALS_N; i++)
         ok = (t->ending[i] = evsignal_new(base, ending[i], on_ending, t)) && event_add(t->ending[i], NULL) == 0;
     if (ok && isatty(STDIN_FILENO))
-        ok = (t->key = event_new(base, STDIN_FILENO, EV_READ | EV_PERSIST, on_key, t)) &&
-             event_add(t->key, NULL) == 0;
+        ok =
+            (t->key = event_new(base, STDIN_FILENO, EV_READ | EV_PERSIST, on_key, t)) && event_add(t->key, NULL) == 0;
     return ok;
 }
 
@@ -352,17 +371,17 @@ static int one_frame(struct top *t)
 {
     static const Larql__Grid__V1__StatusRequest in = LARQL__GRID__V1__STATUS_REQUEST__INIT;
     struct grid_answer a;
+    char title[1200];
     grid_link_wait(t->link, GRID_ASK_STATUS, &in.base, &a);
     keep(t, &a);
     if (!a.msg) {
-        fprintf(stderr, "error: %s\n", a.text);
+        fprintf(stderr, "error: %s\n", grid_shown(a.text));
         return a.exit_code;
     }
     char *rows = frame_text(t->status);
-    if (rows) {
-        print_title(t, stdout);
-        printf("\n%s", rows);
-    }
+    title_text(t, title, sizeof title);
+    if (rows)
+        printf("%s\n%s", title, rows);
     free(rows);
     return rows && fflush(stdout) == 0 ? EXIT_SUCCESS : CMD_EXIT_FAILED;
 }

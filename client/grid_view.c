@@ -71,7 +71,8 @@ static bool read_model(const struct grid_view *v, const Larql__Grid__V1__ModelCo
     ok = covered && g->live_n;
     for (size_t i = 0; ok && i < m->n_shards; i++) {
         g->live_n[i] = count_live(v, m->shards[i]);
-        for (uint32_t l = m->shards[i]->layer_start; g->live_n[i] && l <= m->shards[i]->layer_end && l < g->layers_n; l++)
+        for (uint32_t l = m->shards[i]->layer_start; g->live_n[i] && l <= m->shards[i]->layer_end && l < g->layers_n;
+             l++)
             covered[l] = true;
     }
     for (size_t i = 0; ok && i < m->n_gaps; i++)
@@ -240,11 +241,10 @@ static json_t *model_json(const struct grid_model *g)
         json_t *ids = json_array();
         for (size_t k = 0; k < s->n_server_ids; k++)
             (void)json_array_append_new(ids, json_string(s->server_ids[k]));
-        (void)json_array_append_new(ranges,
-                                    json_pack("{sI,sI,sI,sI,so}", "layer_start", (json_int_t)s->layer_start,
-                                              "layer_end", (json_int_t)s->layer_end, "replicas",
-                                              (json_int_t)s->replica_count, "live", (json_int_t)g->live_n[i],
-                                              "server_ids", ids));
+        (void)json_array_append_new(ranges, json_pack("{sI,sI,sI,sI,so}", "layer_start", (json_int_t)s->layer_start,
+                                                      "layer_end", (json_int_t)s->layer_end, "replicas",
+                                                      (json_int_t)s->replica_count, "live", (json_int_t)g->live_n[i],
+                                                      "server_ids", ids));
     }
     json_t *m = json_pack("{ss,sI,sI,so,so}", "model_id", g->m->model_id, "layers", (json_int_t)g->m->num_layers,
                           "covered_layers", (json_int_t)g->covered_n, "ranges", ranges, "gaps", spans_json(g, NULL));
@@ -260,8 +260,8 @@ static json_t *server_json(const Larql__Grid__V1__ServerInfo *x)
         (void)json_array_append_new(layers, json_pack("{sI,sf,sf}", "layer", (json_int_t)x->layer_stats[i]->layer,
                                                       "avg_ms", (double)x->layer_stats[i]->avg_ms, "p99_ms",
                                                       (double)x->layer_stats[i]->p99_ms));
-    json_t *s = json_pack("{ss,ss,ss,sf,sI,sI,so}", "server_id", x->server_id, "url", x->listen_url, "state", x->state,
-                          "cpu_pct", (double)x->cpu_pct, "ram_used",
+    json_t *s = json_pack("{ss,ss,ss,sf,sI,sI,so}", "server_id", x->server_id, "url", x->listen_url, "state",
+                          x->state, "cpu_pct", (double)x->cpu_pct, "ram_used",
                           (json_int_t)(x->ram_used <= INT64_MAX ? x->ram_used : INT64_MAX), "in_flight",
                           (json_int_t)x->requests_in_flight, "layer_stats", layers);
     if (s && *x->model_id) {
