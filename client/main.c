@@ -11,6 +11,7 @@ static const struct {
 } commands[] = {
     {"run", "generate text, with the FFN on a grid or in this process", cmd_run},
     {"info", "print a model's shape as JSON", cmd_info},
+    {"grid", "see and steer a grid: status, gaps, drain, assign, top", cmd_grid},
 };
 enum { COMMANDS_N = sizeof commands / sizeof *commands };
 

@@ -249,11 +249,13 @@ static void on_closed(struct grpc_stream *stream, const struct grpc_end *end, vo
     struct router_link *l = arg;
     l->stream = NULL;
     l->assigned[0] = '\0';
-    if (l->state == JOIN_OUT) {
+    if (l->state == JOIN_OUT || l->state == JOIN_LEAVING) { /* told to go, it does not come back */
+        l->state = JOIN_OUT;
+        evtimer_del(l->timer);
         log_info("left router=%s", grpc_channel_address(l->channel));
         return;
     }
-    bool was_in = l->state == JOIN_IN || l->state == JOIN_LEAVING;
+    bool was_in = l->state == JOIN_IN;
     bool refused = l->rejected || end->code == GRPC_UNAUTHENTICATED || end->code == GRPC_PERMISSION_DENIED;
     if (refused)
         l->retry_ms = RETRY_LAST_MS;
