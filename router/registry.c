@@ -29,6 +29,7 @@ struct registry {
     struct entry *entries;
     size_t entries_n, entries_cap;
     bool grid, dirty, closed;
+    bool fresh; /* somebody serves whom the last table does not have */
     uint64_t generation, next_id;
 };
 
@@ -217,6 +218,14 @@ static void changed(struct registry *r)
     r->dirty = true;
 }
 
+/* Before somebody goes, who came in the same turn must be in a table: it may be the one
+ * that the other waited for. */
+static void publish_fresh(struct registry *r)
+{
+    if (r->fresh)
+        registry_publish(r);
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -270,6 +279,7 @@ void registry_leave(struct registry *r, struct member *m, const char *why)
     log_info("shard_left server_id=%s url=%s why=%s", m->id, m->url, log_q(why));
     event_log_add(r->crew->events, "left", m->id, "%s: %s", m->url, why);
     health_forget(m);
+    publish_fresh(r);
     (void)member_set_standing(m, MEMBER_DRAINING, ""); /* loops that still have the old table see this */
     entry_remove(r, e);
     changed(r);
@@ -277,6 +287,7 @@ void registry_leave(struct registry *r, struct member *m, const char *why)
 
 void registry_drain(struct registry *r, struct member *m, const char *why)
 {
+    publish_fresh(r);
     if (member_set_standing(m, MEMBER_DRAINING, why))
         changed(r);
 }
@@ -313,6 +324,7 @@ enum lq_err registry_probed(struct registry *r, struct member *m, struct peer_st
         }
         (void)member_set_standing(m, MEMBER_SERVING, "agrees with its peers");
         same = false;
+        r->fresh = true;
     }
     if (!same)
         changed(r);
@@ -388,7 +400,7 @@ void registry_publish(struct registry *r)
 {
     struct route_table parts = {.grid = r->grid}, *t;
     struct lq_fault fault = {.text = "out of memory"};
-    r->dirty = false;
+    r->dirty = r->fresh = false;
     bool ok = collect(r, &parts);
     name_index_release(&parts.by_id);
     if (!ok) {
