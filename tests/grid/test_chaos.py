@@ -2,21 +2,24 @@
 answer (tests/tools/chaos_load.c). One fault at a time in each layer range: the next one
 waits until all its replicas are up again. LQ_CHAOS_KILLS: how many faults, 500 by default."""
 import contextlib
+import faulthandler
+import http.client
 import json
 import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
+import urllib.parse
 from collections import Counter
 
 import pytest
 
-import conftest
 import grid
-from test_join import GridRouter, ask, single, wait_for, F32
+from test_join import F32, GridRouter, single, wait_for
 
 FAULTS = int(os.environ.get("LQ_CHAOS_KILLS", "500"))
 STATIC_FAULTS = FAULTS // 10  # a static shard waits for its probe, up to a second
@@ -30,7 +33,6 @@ KINDS = ["kill"] * 14 + ["restart"] * 4 + ["hiccup"] * 2 + ["freeze"]
 @pytest.fixture(autouse=True)
 def limit():
     """conftest's limit, for this many faults."""
-    import faulthandler
     faulthandler.dump_traceback_later((300 + FAULTS) * grid.TIMEOUT_X, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
@@ -206,3 +208,92 @@ def test_static_shards_that_die_cost_no_answer(synthetic):
             s.keep_port()
         with grid.router(",".join(f"{s.layers}={s.url}" for s in slots)) as r:
             all_hell(r, slots, STATIC_FAULTS, "static")
+
+
+def test_one_replica_says_no_within_the_deadline(synthetic):
+    """Never a short answer, never a late one: 502, 503 or 504 (chaos_load --outage)."""
+    with contextlib.ExitStack() as stack:
+        slots = [stack.enter_context(Slot(synthetic, layers)) for layers in RANGES]
+        for s in slots:
+            s.keep_port()
+        with grid.router(",".join(f"{s.layers}={s.url}" for s in slots)) as r:
+            with Load(r.url, CLIENTS, "--outage", "1000") as load:
+                def more():
+                    goal = load.asked() + 3 * CLIENTS
+                    wait_for(lambda: load.asked() > goal, "nobody is answered", 60)
+                for i in range(20):
+                    s = slots[i % len(slots)]
+                    how = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)[i % 3]
+                    if how == signal.SIGSTOP:
+                        s.process.send_signal(how)
+                        more()
+                        s.process.send_signal(signal.SIGCONT)
+                    else:
+                        s.end(how)
+                        more()
+                        s.start()
+                    more()
+                told = load.end()
+            print(f"\none replica: {told}")
+            assert told["failed"] == told["wrong"] == told["late"] == 0 and told["refused"] > 0
+
+
+def test_400_restarts_between_requests_of_one_connection(synthetic):
+    """The router's own kept connection is dead each time, and it knows nothing of that."""
+    with Slot(synthetic, "0-7") as s:
+        s.keep_port()
+        with grid.router(f"0-7={s.url}") as r:
+            where = urllib.parse.urlsplit(r.url)
+            client = http.client.HTTPConnection(where.hostname, where.port, timeout=60 * grid.TIMEOUT_X)
+            statuses = Counter()
+            for i in range(400):
+                client.request("POST", "/v1/walk-ffn", single(i % 8), {"Content-Type": F32})
+                answer = client.getresponse()
+                answer.read()
+                statuses[answer.status] += 1
+                s.end(signal.SIGKILL if i % 2 else signal.SIGTERM)
+                s.start()
+            client.close()
+            assert statuses == {200: 400}, statuses
+
+
+def router_at(port, grid_port, *args):
+    """A router on these ports, which another has just left."""
+    while True:
+        try:
+            return grid.Proc([grid.program("larql-router"), "--port", str(port), "--grid-port", str(grid_port), *args], "router")
+        except AssertionError as e:
+            if "Address already in use" not in str(e):
+                raise
+
+
+@pytest.mark.parametrize("how", ["static", "joined"])
+def test_larql_run_goes_on_when_its_router_is_restarted(synthetic, how):
+    """The text is the one of an undisturbed run; two restarts in the middle of it."""
+    def command(url):
+        return [grid.program("larql"), "run", synthetic, "--ffn", url, "--prompt", "abc", "-n", "1000", "--ignore-eos", "-q"]
+    with contextlib.ExitStack() as stack:
+        port, grid_port = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
+        ports = [s.getsockname()[1] for s in (port, grid_port)]
+        port.close()
+        grid_port.close()
+        args = ["--join", f"127.0.0.1:{ports[1]}"] if how == "joined" else []
+        slots = [stack.enter_context(Slot(synthetic, layers, *args)) for layers in RANGES]
+        table = ["--shards", ",".join(f"{s.layers}={s.url}" for s in slots)] if how == "static" else []
+        router = router_at(*ports, *table)
+        wait_for(lambda: grid.get(router.url, "/v1/health?coverage=full")[0] == 200)
+        undisturbed = subprocess.run(command(router.url), capture_output=True, check=True, timeout=100 * grid.TIMEOUT_X).stdout
+        run = subprocess.Popen(command(router.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        text = b""
+        for _ in range(2):
+            text += run.stdout.read(20)
+            assert run.poll() is None
+            router.kill()
+            router.process.stdout.close()
+            router = router_at(*ports, *table)
+        rest, why = run.communicate(timeout=100 * grid.TIMEOUT_X)
+        assert run.returncode == 0, why
+        assert text + rest == undisturbed
+        assert metric(router.url, "larql_router_requests_total") > 0
+        router.stop()
+        router.process.stdout.close()
