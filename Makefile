@@ -6,6 +6,7 @@
 #   make check         all tests            (packages installed when absent)
 #   make check-asan    the same under ASan + UBSan    make check-valgrind   a subset
 #   make check-arm64   codecs and kernels, cross-built, under qemu-user
+#   make chaos         10,000 kills, freezes and restarts under load (make check has 500)
 #   make fuzz FUZZ_S=60    each libFuzzer target for so many seconds
 #   make golden        runs the outside judges again and rewrites tests/golden
 #   make install       PREFIX, DESTDIR; make uninstall, make deb

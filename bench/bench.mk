@@ -13,6 +13,12 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_SUPPORT) $(A_client)
 	@$(if $(V),,echo "  LINK  $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(A_client) $(LIBS_client) -ldl
 
+# The router's own rooms, without a router's process.
+$(BUILD)/bench/grid: $(BUILD)/obj/bench/grid.o $(BENCH_SUPPORT) $(A_router) $(A_client)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK  $@")
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/lib/router.a $(A_client) $(LIBS_client) -ldl
+
 # llama.cpp, beside the models and outside the tree, in the release that `make golden` asks.
 JUDGES := $(MODEL_DIR)/judges
 LLAMA_ARCH := $(if $(filter aarch64,$(shell uname -m)),linux-arm64,linux-x64)

@@ -66,7 +66,9 @@ uint32_t lq_ffn_layers(const struct lq_ffn *f);
 const char *lq_ffn_url(const struct lq_ffn *f);
 const char *lq_ffn_model(const struct lq_ffn *f);
 
-/* out[rows_n * hidden] = FFN of `layer` on x[rows_n * hidden]. */
+/* A call whose connection is lost, or that is told 503 with Retry-After, is sent again, with
+ * pauses, for up to 10 s and never past its deadline: a router may be restarted meanwhile.
+ * out[rows_n * hidden] = FFN of `layer` on x[rows_n * hidden]. */
 enum lq_ffn_rc lq_ffn_forward(struct lq_ffn *f, uint32_t layer, const float *x, uint32_t rows_n, float *out,
                               char *why);
 /* One shared x through several layers: out[layers_n * rows_n * hidden], in the order asked. */

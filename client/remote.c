@@ -3,11 +3,13 @@
  *   lq_ffn_forward -> cut into calls of <= BODY_BYTES_MAX -> choose_wire -> send_once
  *        -> answered: decode by its Content-Type
  *        -> 400/415 to the first compact body: f32 from now on, once more
- *        -> lost: once more
+ *        -> lost, or 503 with Retry-After: again, for AGAIN_MS and within the deadline, so that
+ *           a router that is restarted costs a pause and no answer
  *
  * The library runs a small event loop of its own inside each call. */
 #include "client/larql_ffn.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/http.h"
@@ -36,7 +39,9 @@
 enum {
     STATS_BYTES_MAX = 1 << 20,
     BODY_BYTES_MAX = 8 << 20, /* a prefill goes in calls of about this size */
-    TRIES_MAX = 2,
+    AGAIN_MS = 10000,         /* a call that finds nobody, or only 503, gives up after that */
+    PAUSE_FIRST_MS = 10,      /* between such tries, but for the first; doubles */
+    PAUSE_LAST_MS = 500,
 };
 
 struct lq_ffn {
@@ -63,6 +68,7 @@ struct exchange {
     int status;
     char content_type[160];
     uint64_t saturated_n;
+    uint64_t retry_after_s; /* what it says; 0: nothing */
     struct evbuffer *body; /* the answer's */
     struct lq_fault fault;
 };
@@ -84,9 +90,11 @@ static void on_head(struct http_call *c, int status, const struct http_headers *
 {
     (void)c, (void)length;
     struct exchange *x = arg;
-    const char *type = http_headers_get(h, "Content-Type"), *clipped = http_headers_get(h, "X-Larql-Saturated");
+    const char *type = http_headers_get(h, "Content-Type"), *clipped = http_headers_get(h, "X-Larql-Saturated"),
+               *after = http_headers_get(h, "Retry-After");
     x->status = status;
     snprintf(x->content_type, sizeof x->content_type, "%s", type ? type : "");
+    x->retry_after_s = after ? strtoull(after, NULL, 10) : 0;
     x->saturated_n = clipped ? strtoull(clipped, NULL, 10) : 0;
 }
 
@@ -324,11 +332,11 @@ static struct evbuffer *encode(struct lq_ffn *f, const struct question *q, enum 
     return body;
 }
 
-static struct http_headers *request_headers(struct lq_ffn *f, enum wire_format form)
+static struct http_headers *request_headers(struct lq_ffn *f, enum wire_format form, uint64_t deadline_ms)
 {
     struct http_headers *h = http_headers_new();
     char ms[32];
-    snprintf(ms, sizeof ms, "%" PRIu64, f->opts.deadline_ms);
+    snprintf(ms, sizeof ms, "%" PRIu64, deadline_ms);
     snprintf(f->req_id, sizeof f->req_id, "%016" PRIx64 ".%" PRIu64, f->session, f->stats.calls);
     if (h && http_headers_add(h, "X-Request-Id", f->req_id) &&
         http_headers_add(h, "Content-Type", wire_content_type(form)) &&
@@ -362,11 +370,11 @@ static enum lq_ffn_rc take_answer(struct lq_ffn *f, const struct question *q, st
     return LQ_FFN_OK;
 }
 
-static enum lq_ffn_rc send_once(struct lq_ffn *f, const struct question *q, enum wire_format form, const char *where,
-                                char *why, struct exchange *x)
+static enum lq_ffn_rc send_once(struct lq_ffn *f, const struct question *q, enum wire_format form,
+                                uint64_t deadline_ms, const char *where, char *why, struct exchange *x)
 {
     uint64_t *const up[WIRE_FORMATS_N] = {&f->stats.f32_up_calls, &f->stats.f16_up_calls, &f->stats.i8_up_calls};
-    struct http_headers *h = request_headers(f, form);
+    struct http_headers *h = request_headers(f, form, deadline_ms);
     struct evbuffer *body = encode(f, q, form);
     enum lq_ffn_rc rc = LQ_FFN_OK;
     *x = (struct exchange){.rc = LQ_NOMEM};
@@ -378,7 +386,7 @@ static enum lq_ffn_rc send_once(struct lq_ffn *f, const struct question *q, enum
             .path = "/v1/walk-ffn",
             .headers = h,
             .body = body,
-            .deadline_ms = f->opts.deadline_ms,
+            .deadline_ms = deadline_ms,
             .answer_max = wire_answer_bytes(WIRE_F32, q->layers_n, q->rows_n, f->server.hidden) + STATS_BYTES_MAX};
         f->stats.calls++;
         f->stats.bytes_up += evbuffer_get_length(body);
@@ -390,6 +398,23 @@ static enum lq_ffn_rc send_once(struct lq_ffn *f, const struct question *q, enum
     if (body)
         evbuffer_free(body);
     return rc;
+}
+
+static uint64_t ms_since(uint64_t start_us)
+{
+    return (clock_us() - start_us) / 1000;
+}
+
+/* Waits before a call is sent again. False: not within the time that it has. */
+static bool pause_before(uint64_t ms, uint64_t start_us, uint64_t deadline_ms)
+{
+    uint64_t most = deadline_ms < AGAIN_MS ? deadline_ms : AGAIN_MS;
+    struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    if (ms >= most || ms_since(start_us) + ms >= most)
+        return false;
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+    return true;
 }
 
 static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
@@ -405,9 +430,11 @@ static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
         form = WIRE_F32;
         f->stats.range_fallbacks++;
     }
-    for (int tries = 1;; tries++) {
+    uint64_t start_us = clock_us(), pause_ms = 0;
+    for (;;) {
         struct exchange x;
-        enum lq_ffn_rc rc = send_once(f, q, form, where, why, &x);
+        uint64_t took_ms = ms_since(start_us), left_ms = f->opts.deadline_ms > took_ms ? f->opts.deadline_ms - took_ms : 1;
+        enum lq_ffn_rc rc = send_once(f, q, form, left_ms, where, why, &x);
         int status = x.rc == LQ_OK ? x.status : 0;
         exchange_release(&x);
         if (rc == LQ_FFN_OK) {
@@ -416,9 +443,17 @@ static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
         }
         bool unread = (status == 400 || status == 415) && form != WIRE_F32 && !f->compact_taken;
         bool lost = rc == LQ_FFN_UNREACHABLE && x.rc == LQ_SHARD_DOWN;
+        bool later = status == 503 && x.retry_after_s > 0;
         if (unread) { /* the first compact body to this server: it may read f32 only */
             form = f->up = WIRE_F32;
-        } else if (!lost || tries >= TRIES_MAX) {
+        } else if (later && x.retry_after_s < AGAIN_MS) {
+            if (!pause_before(x.retry_after_s * 1000, start_us, f->opts.deadline_ms))
+                return rc;
+        } else if (lost) { /* at once, then with longer and longer pauses */
+            if (!pause_before(pause_ms, start_us, f->opts.deadline_ms))
+                return rc;
+            pause_ms = pause_ms == 0 ? PAUSE_FIRST_MS : pause_ms < PAUSE_LAST_MS / 2 ? 2 * pause_ms : PAUSE_LAST_MS;
+        } else {
             return rc;
         }
         f->stats.retries++;

@@ -244,7 +244,7 @@ static void cut_answer(struct attempt *a, const char *why)
 static void attempt_failed(struct attempt *a, enum lq_err rc, const struct lq_fault *fault)
 {
     struct forward *f = a->forward;
-    struct member *m = a->use.link->member; /* stays: in f->tried, by the table or its link, this turn */
+    struct member *m = a->use.link->member; /* stays this turn: tables and links go after it */
     struct lq_fault why, named;
     if (rc == LQ_OK)
         rc = lq_fail(&why, LQ_NOMEM, "out of memory");
@@ -334,12 +334,12 @@ static enum lq_err send_to(struct attempt *a, struct member *m, struct lq_fault 
     static const struct http_call_cb cb = {
         .on_head = on_head, .on_data = on_data, .on_end = on_end, .on_room = on_shard_room};
     struct forward *f = a->forward;
-    assert(!a->call && f->tried.n < ROUTER_TRIES_MAX);
-    struct link *l = link_of(f->rt, m, fault);
+    assert(!a->call);
+    tried_add(&f->tried, m);
+    uint64_t ms = flow_try_ms(f->deadline_us, replica_left(f) != NULL);
+    struct link *l = link_of(f->rt, m, fault); /* after replica_left(), which may take a table */
     if (!l)
         return fault->code;
-    f->tried.members[f->tried.n++] = m;
-    uint64_t ms = flow_try_ms(f->deadline_us, replica_left(f) != NULL);
     struct http_headers *h = flow_shard_headers(f->req, ms);
     if (!h)
         return lq_fail(fault, LQ_NOMEM, "out of memory");

@@ -11,9 +11,15 @@ enum { RANK_UP, RANK_BUSY, RANK_NEW, RANK_DOWN, RANK_TRIED, RANK_NEVER };
 bool tried_has(const struct tried *t, const struct member *m)
 {
     for (uint32_t i = 0; t && i < t->n; i++)
-        if (t->members[i] == m)
+        if (t->serials[i] == m->serial)
             return true;
     return false;
+}
+
+void tried_add(struct tried *t, const struct member *m)
+{
+    assert(t->n < ROUTER_TRIES_MAX);
+    t->serials[t->n++] = m->serial;
 }
 
 /* xorshift64*: who of two is asked needs no better. */
@@ -57,10 +63,10 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
     const struct route *r = routes[0];
     struct member **members = rt->table->members;
     if (routes_n == 1) {
-        struct member *a = members[r->replicas[random_below(rt, r->replicas_n)]];
-        struct member *b = members[r->replicas[random_below(rt, r->replicas_n)]];
-        if (a == b && r->replicas_n > 1) /* a second one, by turns */
-            b = members[r->replicas[random_below(rt, r->replicas_n)]];
+        /* Two different ones: of a pair the cheaper, always, so that one that stands still
+         * (and is not yet found out) does not collect the requests of every client. */
+        uint32_t n = r->replicas_n, at = random_below(rt, n), other = n > 1 ? at + 1 + random_below(rt, n - 1) : at;
+        struct member *a = members[r->replicas[at]], *b = members[r->replicas[other < n ? other : other - n]];
         if (rank_of(a, tried) == RANK_UP && rank_of(b, tried) == RANK_UP)
             return member_cost(b) < member_cost(a) ? b : a;
     }
@@ -120,9 +126,9 @@ static const struct route_model *model_of(const struct route_table *t, const cha
     return NULL;
 }
 
-enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
-                        const struct tried *tried, struct member **chosen, struct member **one,
-                        struct lq_fault *fault)
+static enum lq_err choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
+                          const struct tried *tried, struct member **chosen, struct member **one,
+                          struct lq_fault *fault)
 {
     const struct route_model *m = model_of(rt->table, model_id, fault);
     const struct route *routes[WIRE_LAYERS_MAX];
@@ -152,4 +158,16 @@ enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t 
                 chosen[i] = best;
     }
     return LQ_OK;
+}
+
+enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
+                        const struct tried *tried, struct member **chosen, struct member **one,
+                        struct lq_fault *fault)
+{
+    enum lq_err rc = choose(rt, model_id, layers, layers_n, tried, chosen, one, fault);
+    /* Members change at once, tables when their loop comes to it: who left may have been
+     * followed by somebody that only the next table has. */
+    if (rc && link_take_table(rt))
+        rc = choose(rt, model_id, layers, layers_n, tried, chosen, one, fault);
+    return rc;
 }

@@ -319,13 +319,13 @@ static enum lq_err sub_send(struct sub *s, struct member *m, struct lq_fault *fa
 {
     static const struct http_call_cb cb = {.on_head = on_sub_head, .on_end = on_sub_end};
     struct fan *f = s->fan;
-    struct link *l = link_of(f->rt, m, fault);
-    if (!l)
-        return fault->code;
     free(s->url);
     s->url = strdup(m->url);
-    s->tried.members[s->tried.n++] = m;
+    tried_add(&s->tried, m);
     uint64_t ms = flow_try_ms(f->deadline_us, replica_left(s) != NULL);
+    struct link *l = link_of(f->rt, m, fault); /* after replica_left(), which may take a table */
+    if (!l)
+        return fault->code;
     struct http_headers *h = s->url ? flow_shard_headers(f->req, ms) : NULL;
     if (!h)
         return lq_fail(fault, LQ_NOMEM, "out of memory");

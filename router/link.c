@@ -107,14 +107,21 @@ static void retire_old(struct router *rt)
     }
 }
 
-void link_take_table(struct router *rt)
+static void table_unref(void *arg)
 {
-    struct route_table *t = atomic_exchange(&rt->next_table, NULL), *old = rt->table;
+    route_table_unref(arg);
+}
+
+bool link_take_table(struct router *rt)
+{
+    struct route_table *t = rt->next_table ? atomic_exchange(&rt->next_table, NULL) : NULL, *old = rt->table;
     if (!t)
-        return;
+        return false;
     rt->table = t;
     retire_old(rt);
-    route_table_unref(old);
+    if (old)
+        loop_later(rt->loop, table_unref, old);
+    return true;
 }
 
 void link_retire_all(struct router *rt)

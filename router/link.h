@@ -44,9 +44,9 @@ void link_failed(const struct link_use *u, const char *why);
 /* A status that is about our own key, not the client's: the shard is of no use (LQ_SHARD_DOWN). */
 bool link_refuses_key(int status, struct lq_fault *fault);
 
-/* Takes the table that the first loop handed over, if it did: links to members that it lacks
- * are retired. */
-void link_take_table(struct router *rt);
+/* Takes the table that the first loop handed over, if it did (true): links to members that it
+ * lacks are retired. The old table and its members stay until this turn ends. */
+bool link_take_table(struct router *rt);
 void link_retire_all(struct router *rt);
 /* Tells the requests of every member that is DOWN. */
 void link_tell_down(struct router *rt);

@@ -84,7 +84,7 @@ static void on_table(struct loop_msg *msg)
 {
     struct router *rt = (struct router *)((char *)msg - offsetof(struct router, table_msg));
     rt->table_posted = false;
-    link_take_table(rt);
+    (void)link_take_table(rt);
 }
 
 static void on_down(struct loop_msg *msg)
@@ -139,7 +139,7 @@ static enum lq_err make_crew(struct crew *crew, const struct router_opts *o, con
     if (!rc)
         rc = health_new(crew, &crew->health, fault);
     for (size_t i = 0; i < crew->routers_n && !rc; i++)
-        link_take_table(&crew->routers[i]); /* before its first request */
+        (void)link_take_table(&crew->routers[i]); /* before its first request */
     if (!rc && !crew->routers->table)
         rc = lq_fail(fault, LQ_NOMEM, "out of memory at start");
     static const char *const h2[] = {"h2", NULL};

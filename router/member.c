@@ -15,12 +15,14 @@ static const char *const standing_name[MEMBER_STANDINGS_N] = {"serving", "joinin
 
 struct member *member_new(const char *url, const char *id, bool joined, size_t links_n, struct event_log *events)
 {
+    static _Atomic uint64_t last_serial;
     struct member *m = calloc(1, sizeof *m + links_n * sizeof *m->links);
     if (!m || !(m->url = strdup(url))) {
         free(m);
         return NULL;
     }
     m->refs = 1;
+    m->serial = atomic_fetch_add_explicit(&last_serial, 1, memory_order_relaxed) + 1;
     m->joined = joined;
     m->standing = joined ? MEMBER_JOINING : MEMBER_SERVING;
     m->events = events;

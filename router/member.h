@@ -36,6 +36,7 @@ struct member_load {
 struct member {
     atomic_uint refs;
     struct event_log *events;
+    uint64_t serial; /* of this process, from 1: no other member has or had it */
     char *url, id[48];
     bool joined; /* else of the static map */
     /* any thread */

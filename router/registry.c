@@ -29,6 +29,7 @@ struct registry {
     struct entry *entries;
     size_t entries_n, entries_cap;
     bool grid, dirty, closed;
+    bool fresh; /* somebody serves whom the last table does not have */
     uint64_t generation, next_id;
 };
 
@@ -149,36 +150,51 @@ static enum lq_err compare_shape(const struct entry *mine, const struct peer_sta
     return LQ_OK;
 }
 
-static enum lq_err compare_layers(const struct peer_stats *a, const struct member *peer, struct lq_fault *fault)
+/* Which layers of a shard were compared with a peer's; left_n: how many were not. */
+struct compared {
+    uint8_t layer[ROUTE_LAYERS_MAX / 8 + 1]; /* bits, from the shard's first */
+    uint32_t left_n;
+};
+
+static enum lq_err compare_layers(const struct peer_stats *a, const struct member *peer, struct compared *done,
+                                  struct lq_fault *fault)
 {
     const struct peer_stats *b = &peer->stats;
     uint32_t first = a->layer_first > b->layer_first ? a->layer_first : b->layer_first;
     uint32_t last = a->layer_last < b->layer_last ? a->layer_last : b->layer_last;
-    if (!a->layer_hashes || !b->layer_hashes)
+    if (!b->layer_hashes)
         return LQ_OK;
-    for (uint32_t l = first; l <= last; l++)
-        if (!hash256_equal(&a->layer_hashes[l - a->layer_first], &b->layer_hashes[l - b->layer_first]))
+    for (uint32_t l = first; l <= last; l++) {
+        uint32_t at = l - a->layer_first;
+        if (done->layer[at / 8] & 1u << at % 8)
+            continue;
+        if (!hash256_equal(&a->layer_hashes[at], &b->layer_hashes[l - b->layer_first]))
             return lq_fail(fault, LQ_USAGE, "the weights of layer %u are not those at %s (another fine-tune?)", l,
                            peer->url);
+        done->layer[at / 8] |= (uint8_t)(1u << at % 8);
+        done->left_n--;
+    }
     return LQ_OK;
 }
 
-/* Against every peer of the model that is alive. */
+/* Against peers of the model that are alive, until each layer met one that has it: they agree
+ * among each other, so that a probe in a grid of thousands reads few of them. */
 static enum lq_err check_peers(const struct registry *r, const struct entry *e, const struct peer_stats *s,
                                struct lq_fault *fault)
 {
     const char *model = model_of(r, e);
     enum lq_err rc = LQ_OK;
+    struct compared done = {.left_n = s->layer_hashes ? s->layer_last - s->layer_first + 1 : 0};
     bool shaped = false;
-    for (size_t i = 0; i < r->entries_n && !rc; i++) {
+    for (size_t i = 0; i < r->entries_n && !rc && (!shaped || done.left_n > 0); i++) {
         const struct entry *peer = &r->entries[i];
         if (!counts(r, peer, e->m, model))
             continue;
-        if (!shaped) /* they agree among each other */
+        if (!shaped)
             rc = compare_shape(e, s, peer, fault);
         shaped = true;
-        if (!rc)
-            rc = compare_layers(s, peer->m, fault);
+        if (!rc && done.left_n > 0)
+            rc = compare_layers(s, peer->m, &done, fault);
     }
     return rc;
 }
@@ -215,6 +231,14 @@ static void changed(struct registry *r)
     if (!r->dirty)
         loop_later(r->crew->routers->loop, on_later, r);
     r->dirty = true;
+}
+
+/* Before somebody goes, who came in the same turn must be in a table: it may be the one
+ * that the other waited for. */
+static void publish_fresh(struct registry *r)
+{
+    if (r->fresh)
+        registry_publish(r);
 }
 
 static int by_value(const void *a, const void *b)
@@ -270,6 +294,7 @@ void registry_leave(struct registry *r, struct member *m, const char *why)
     log_info("shard_left server_id=%s url=%s why=%s", m->id, m->url, log_q(why));
     event_log_add(r->crew->events, "left", m->id, "%s: %s", m->url, why);
     health_forget(m);
+    publish_fresh(r);
     (void)member_set_standing(m, MEMBER_DRAINING, ""); /* loops that still have the old table see this */
     entry_remove(r, e);
     changed(r);
@@ -277,6 +302,7 @@ void registry_leave(struct registry *r, struct member *m, const char *why)
 
 void registry_drain(struct registry *r, struct member *m, const char *why)
 {
+    publish_fresh(r);
     if (member_set_standing(m, MEMBER_DRAINING, why))
         changed(r);
 }
@@ -313,6 +339,7 @@ enum lq_err registry_probed(struct registry *r, struct member *m, struct peer_st
         }
         (void)member_set_standing(m, MEMBER_SERVING, "agrees with its peers");
         same = false;
+        r->fresh = true;
     }
     if (!same)
         changed(r);
@@ -388,7 +415,7 @@ void registry_publish(struct registry *r)
 {
     struct route_table parts = {.grid = r->grid}, *t;
     struct lq_fault fault = {.text = "out of memory"};
-    r->dirty = false;
+    r->dirty = r->fresh = false;
     bool ok = collect(r, &parts);
     name_index_release(&parts.by_id);
     if (!ok) {

@@ -89,20 +89,23 @@ void flow_start(void *router, struct http_req *r);
 
 /* What both kinds of request need. */
 
-/* Who was asked already and failed: the others come first. */
+/* Who was asked already and failed: the others come first. By number, since who left may
+ * be freed and its address somebody else's. */
 struct tried {
-    const struct member *members[ROUTER_TRIES_MAX];
+    uint64_t serials[ROUTER_TRIES_MAX];
     uint32_t n;
 };
 /* The layer list -> members: of each route the better of two random replicas that are
  * up and were not tried; a replica that is down, or was tried, only where there is no
  * other. *one: the member that serves them all, or NULL; then chosen[i] serves layers[i].
  * model_id NULL or "": the only model. LQ_BAD_LAYER: "layer {l} has no owning shard in
- * this router"; LQ_NOT_READY: the grid lacks layers for now, which are named. */
+ * this router"; LQ_NOT_READY: the grid lacks layers for now, which are named. Before it
+ * fails it takes the loop's next table, if there is one: members live until the turn ends. */
 enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
                         const struct tried *tried, struct member **chosen, struct member **one,
                         struct lq_fault *fault) LQ_MUST_CHECK;
 bool tried_has(const struct tried *t, const struct member *m);
+void tried_add(struct tried *t, const struct member *m);
 
 /* The headers that a shard gets: Content-Type, all Accept lines, X-Request-Id and
  * X-Larql-Deadline-Ms with what is left. NULL: out of memory. */

@@ -224,6 +224,10 @@ static void on_message(struct grpc_stream *stream, const uint8_t *p, size_t n, v
         return;
     }
     l->retry_ms = l->join->opts.spare ? RETRY_FIRST_MS : l->retry_ms;
+    if (l->state == JOIN_OUT) { /* it crossed our leave: nothing is to be said any more */
+        grid_msg_free(msg);
+        return;
+    }
     switch (msg->payload_case) {
     case LARQL__GRID__V1__ROUTER_MESSAGE__PAYLOAD_ACK:
         on_ack(l, msg->ack);

@@ -53,8 +53,15 @@ $(GRPC_PEER): $(BUILD)/obj/tests/tools/grpc_peer.o $(A_common)
 	@$(if $(V),,echo "  LINK  $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_common)
 
-.PHONY: check-build check-unit check-corpus check-grid
-check-build: $(UNIT_BINS) $(FUZZ_REPLAY) $(GUARD_SHARD) $(GRPC_PEER)
+# Clients that do not forgive, for test_chaos.py.
+CHAOS_LOAD := $(BUILD)/tests/chaos_load
+$(CHAOS_LOAD): $(BUILD)/obj/tests/tools/chaos_load.o $(A_proto)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  LINK  $@")
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(LIBS_proto)
+
+.PHONY: check-build check-unit check-corpus check-grid chaos
+check-build: $(UNIT_BINS) $(FUZZ_REPLAY) $(GUARD_SHARD) $(GRPC_PEER) $(CHAOS_LOAD)
 
 LQ_TEST_TIMEOUT_X ?= 1
 check-unit: $(UNIT_BINS)
@@ -64,8 +71,14 @@ check-unit: $(UNIT_BINS)
 check-corpus: $(FUZZ_REPLAY)
 	@set -e; for t in $(FUZZ_REPLAY); do name=$$(basename $$t -replay); $(TEST_ENV) $$t tests/fuzz/corpus/$${name#fuzz_}; done
 
-check-grid: $(BINS) $(GUARD_SHARD) $(GRPC_PEER)
+check-grid: $(BINS) $(GUARD_SHARD) $(GRPC_PEER) $(CHAOS_LOAD)
 	@$(TEST_ENV) LQ_TEST_TIMEOUT_X=$(LQ_TEST_TIMEOUT_X) $(PYTHON) -m pytest -q -p no:cacheprovider tests/grid
+
+# The 500 faults of check-grid, twenty times.
+CHAOS_KILLS ?= 10000
+chaos: $(BINS) $(CHAOS_LOAD)
+	@$(TEST_ENV) LQ_TEST_TIMEOUT_X=$(LQ_TEST_TIMEOUT_X) LQ_CHAOS_KILLS=$(CHAOS_KILLS) \
+		$(PYTHON) -m pytest -q -s -p no:cacheprovider tests/grid/test_chaos.py
 
 # A subset: valgrind slows things twentyfold. Its CPU knows no AVX-512.
 VALGRIND_BINS := $(filter $(BUILD)/tests/proto/% $(BUILD)/tests/common/% $(BUILD)/tests/router/% $(BUILD)/tests/model/test_gguf $(BUILD)/tests/model/test_arch,$(UNIT_BINS))
