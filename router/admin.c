@@ -185,6 +185,8 @@ bool admin_metrics_init(struct crew *crew)
          "shards refused for another model, identity, range or URL"},
         {&rt->m.leaves, metrics_counter, "larql_router_leaves_total", "joined shards that left or fell silent"},
         {&rt->m.gap_layers, metrics_gauge, "larql_router_gap_layers", "layers without a live shard"},
+        {&rt->m.hot_ranges, metrics_gauge, "larql_router_hot_ranges",
+         "ranges of layers with more requests than their replicas work off with ease"},
         {&rt->m.shards, metrics_gauge, "larql_router_shards", "shards known"},
         {&rt->m.shards_up, metrics_gauge, "larql_router_shards_up",
          "shards whose last probe or request was answered"},

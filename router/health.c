@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "router/hot.h"
 #include "router/link.h"
 #include "router/registry.h"
 
@@ -13,14 +14,15 @@ enum {
     PROBE_DOWN_US = 1000000,
     PROBE_UP_US = 10000000,
     PROBE_DEADLINE_MS = 2000,
-    PROBE_APART_US = 200000,  /* suspicion asks no more often */
-    SILENT_US = 1000000,      /* requests under way and none answered for so long */
+    PROBE_APART_US = 200000,   /* suspicion asks no more often */
+    SILENT_US = 1000000,       /* requests under way and none answered for so long */
     STATS_BYTES_MAX = 8 << 20, /* 65,536 layer hashes */
 };
 
 struct health {
     struct crew *crew;
     struct event *tick_ev;
+    struct hot *hot;
     size_t first_left_n;
     void (*on_first)(struct crew *crew);
 };
@@ -140,6 +142,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
         if (!m->probe && !m->left && (now >= m->probe_at_us || is_silent(m, now)))
             probe(h, m);
     }
+    hot_tick(h->hot, h->crew, t);
     route_table_unref(t);
 }
 
@@ -164,13 +167,15 @@ void health_forget(struct member *m)
 enum lq_err health_new(struct crew *crew, struct health **out, struct lq_fault *fault)
 {
     struct health *h = calloc(1, sizeof *h);
-    if (h && !(h->tick_ev = event_new(loop_base(crew->routers->loop), -1, EV_PERSIST, on_tick, h))) {
-        free(h);
-        h = NULL;
-    }
     if (!h)
         return lq_fail(fault, LQ_NOMEM, "out of memory at start");
     h->crew = crew;
+    h->hot = hot_new();
+    h->tick_ev = event_new(loop_base(crew->routers->loop), -1, EV_PERSIST, on_tick, h);
+    if (!h->hot || !h->tick_ev) {
+        health_free(h);
+        return lq_fail(fault, LQ_NOMEM, "out of memory at start");
+    }
     *out = h;
     return LQ_OK;
 }
@@ -191,6 +196,8 @@ void health_free(struct health *h)
 {
     if (!h)
         return;
-    event_free(h->tick_ev);
+    if (h->tick_ev)
+        event_free(h->tick_ev);
+    hot_free(h->hot);
     free(h);
 }

@@ -45,6 +45,7 @@ struct member {
     atomic_uint inflight_n;
     _Atomic double latency_us, p95_us; /* moving estimates of whole answers; a lost update is no loss */
     _Atomic uint64_t answers_n, failures_n, last_answer_us;
+    _Atomic double busy; /* moving mean of inflight_n, the first loop's to write: hot.h */
     _Atomic uint64_t busy_until_us; /* it said 503: others first until then */
     _Atomic uint64_t probe_at_us, probed_us; /* the next probe, and the last */
     pthread_mutex_t mu;             /* guards these two alone */

@@ -2,7 +2,8 @@
  * Files : main.c options and wiring
  *         the grid    member.c one shard as all loops see it; route.c who owns a layer, a
  *                     snapshot; route_map.c the static map; registry.c the members, and the
- *                     tables made of them; health.c probes; grid.c shards that join
+ *                     tables made of them; health.c probes; hot.c ranges with too much to
+ *                     do; grid.c shards that join
  *         requests    flow.c one request; attempt.c its tries at shards; choose.c which
  *                     shard; fanout.c one JSON request over several; link.c a loop's
  *                     connections to one shard; budget.c how many retries are too many
@@ -46,7 +47,7 @@ struct router_metrics {
     struct metric *fan_outs, *retries, *hedges, *hedge_wins, *budget_spent, *budget, *cut_answers;
     struct metric *ejections[3]; /* by a failed request, by a probe, by silence of its stream */
     struct metric *joins, *refusals, *leaves;
-    struct metric *shards_up, *shards, *gap_layers, *connections;
+    struct metric *shards_up, *shards, *gap_layers, *hot_ranges, *connections;
 };
 
 /* What all loops of this process share. Made before the threads and freed after them. */

@@ -359,3 +359,28 @@ def test_wrong_use(synthetic, args, part):
     done = subprocess.run([grid.program("larql-shard"), synthetic, "--port", "0", *args], capture_output=True, text=True,
                           check=False, timeout=60 * grid.TIMEOUT_X)
     assert done.returncode == 2 and part in done.stderr, done
+
+
+def test_a_range_with_too_much_to_do_is_reported():
+    hold = threading.Event()
+
+    def late(request, _):
+        hold.wait(30 * grid.TIMEOUT_X)
+        return answer_of(200, request.body, F32)
+    with FakeShard(late) as busy, FakeShard(late) as idle, \
+            grid.router(f"0-3={busy.url},4-7={idle.url}", "--deadline-ms", "60000") as r:
+        def routes():
+            return json.loads(grid.get(r.url, "/v1/topology")[2])["routes"]
+        wait_for(lambda: [x["hot"] for x in routes()] == [False, False], "nothing to do, and hot")
+        clients = [threading.Thread(target=ask, args=(r.url, 1)) for _ in range(30)]
+        for c in clients:
+            c.start()
+        try:
+            hot = wait_for(lambda: [x for x in routes() if x["hot"]])
+            assert [(x["layer_start"], x["load"] >= 1) for x in hot] == [(0, True)]
+            wait_for(lambda: b"larql_router_hot_ranges 1" in grid.get(r.url, "/metrics")[2])
+            assert "range_load state=hot" in r.log_text()
+        finally:
+            hold.set()
+            for c in clients:
+                c.join()
