@@ -1,5 +1,5 @@
 /* shard: a range of a model's FFN layers, served over HTTP.
- * Files : main.c options and wiring; flow.c one request on the loop; work.c the
+ * Files : options.c, main.c wiring; flow.c one request on the loop; work.c the
  *         same request, and others beside it, on the compute path (common/offload
  *         between them), work_json.c its JSON form; admin.c health, stats, models, metrics;
  *         load.c, layer_stats.c how busy it is, for heartbeats.

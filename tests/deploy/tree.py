@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 
-import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -36,12 +35,10 @@ def files(root):
 
 
 def check_options(program, text):
-    """Every --option in text is one of program's; skips for a shard that cannot store layers yet."""
+    """Every --option in text is one of program's."""
     helptext = subprocess.run([grid.program(program), "--help"], check=True, capture_output=True, text=True).stdout
     have = set(re.findall(r"--[a-z0-9][a-z0-9-]*", helptext))
     missing = set(re.findall(r"(?<![\w-])--[a-z0-9][a-z0-9-]*", text)) - have
-    if missing and missing <= {"--spare", "--store"}:
-        pytest.skip(f"this {program} has no {sorted(missing)}")
     assert not missing, f"{program} has no {sorted(missing)}"
 
 
