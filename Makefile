@@ -5,6 +5,7 @@
 #   make demo          packages, build, model, router + 2 shards, an answer printed
 #   make check         all tests            (packages installed when absent)
 #   make check-asan    the same under ASan + UBSan    make check-valgrind   a subset
+#   make check-tsan    the router's loops under ThreadSanitizer
 #   make check-arm64   codecs and kernels, cross-built, under qemu-user
 #   make chaos         10,000 kills, freezes and restarts under load (make check has 500)
 #   make fuzz FUZZ_S=60    each libFuzzer target for so many seconds

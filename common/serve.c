@@ -9,7 +9,7 @@
 #include "common/notify.h"
 #include "common/spin.h"
 
-enum { DRAIN_POLL_MS = 20, BEAT_MS = 1000 };
+enum { DRAIN_POLL_MS = 20, BEAT_US = 1000000 };
 
 void serve_opts_init(struct serve_opts *o, int port)
 {
@@ -169,8 +169,6 @@ static void on_drain(void *arg)
 
 /* ---- what the service manager is told, where there is one ---- */
 
-static bool beat_after(struct serve_drain *d, uint64_t us);
-
 /* A loop that is stuck does not beat: then the manager hears nothing more and acts. */
 static bool all_beat(const struct serve_drain *first, uint64_t now_us)
 {
@@ -195,6 +193,13 @@ static void tell_status(struct serve_drain *d)
     notify_send("STATUS=%s", text);
 }
 
+static void beat_after(struct serve_drain *d, uint64_t us)
+{
+    struct timeval tv = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
+    if (evtimer_add(d->beat_ev, &tv) != 0)
+        log_warn("beat_lost why=memory");
+}
+
 static void on_beat(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
@@ -205,15 +210,7 @@ static void on_beat(evutil_socket_t fd, short what, void *arg)
             notify_send("WATCHDOG=1");
         tell_status(d);
     }
-    uint64_t us = (uint64_t)BEAT_MS * 1000;
-    if (!beat_after(d, d->watchdog_us && d->watchdog_us / 4 < us ? d->watchdog_us / 4 : us))
-        log_warn("beat_lost why=memory");
-}
-
-static bool beat_after(struct serve_drain *d, uint64_t us)
-{
-    struct timeval tv = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
-    return event_base_once(loop_base(d->loop), -1, EV_TIMEOUT, on_beat, d, &tv) == 0;
+    beat_after(d, d->watchdog_us && d->watchdog_us / 4 < BEAT_US ? d->watchdog_us / 4 : BEAT_US);
 }
 
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault)
@@ -224,9 +221,20 @@ enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault
     for (struct serve_drain *n = d; n && notify_is_on() && ok; n = n->next) {
         n->watchdog_us = watchdog_us;
         n->beat_us = clock_us();
-        ok = beat_after(n, 0);
+        ok = (n->beat_ev = evtimer_new(loop_base(n->loop), on_beat, n)) != NULL;
+        if (ok)
+            beat_after(n, 0);
     }
     return ok ? LQ_OK : lq_fail(fault, LQ_NOMEM, "cannot watch for signals");
+}
+
+void serve_drain_release(struct serve_drain *d)
+{
+    for (; d; d = d->next) {
+        if (d->beat_ev)
+            event_free(d->beat_ev);
+        d->beat_ev = NULL;
+    }
 }
 
 static void on_hup(void *arg)

@@ -58,6 +58,7 @@ struct serve_drain {
     void (*status)(const void *arg, char *text, size_t text_n); /* one line, no newline */
     const void *status_arg;
     /* serve.c's own */
+    struct event *beat_ev;
     bool is_first;
     _Atomic uint64_t beat_us;
     uint64_t watchdog_us;
@@ -65,8 +66,10 @@ struct serve_drain {
 };
 /* Begins it on d's own loop; from any thread, once. */
 void serve_drain_tell(struct serve_drain *d);
-/* d: the first; before any of the loops runs. */
+/* d: the first; before any of the loops runs. serve_drain_release() on failure too. */
 enum lq_err serve_drain_on_signals(struct serve_drain *d, struct lq_fault *fault) LQ_MUST_CHECK;
+/* All of them, when no loop runs any more and before the loops are freed. */
+void serve_drain_release(struct serve_drain *d);
 /* SIGHUP reads keys and certificates again; in whichever loop gets the signals. */
 enum lq_err serve_reload_on_hup(struct loop *l, struct trust *trust, struct lq_fault *fault) LQ_MUST_CHECK;
 

@@ -162,7 +162,6 @@ static void *run_loop(void *loop)
     return NULL;
 }
 
-/* All loops, the first on this thread, which gets the signals; until each has drained. */
 /* Shards look for another router; those that have none stay until we end. */
 static void on_drain(void *crew)
 {
@@ -170,6 +169,7 @@ static void on_drain(void *crew)
         grid_drain(((struct crew *)crew)->grid);
 }
 
+/* All loops, the first on this thread, which gets the signals; until each has drained. */
 static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, const struct serve_opts *o,
                              struct lq_fault *fault)
 {
@@ -209,6 +209,10 @@ static enum lq_err run_loops(struct crew *crew, struct serve_drain *drains, cons
             serve_drain_tell(&drains[i]);
         }
         (void)pthread_join(crew->routers[i].thread, NULL);
+    }
+    for (size_t i = 0; i < crew->routers_n; i++) {
+        drains[i].next = NULL;
+        serve_drain_release(&drains[i]);
     }
     return rc;
 }

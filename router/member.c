@@ -55,7 +55,8 @@ const char *member_health_name(enum member_health h)
 const char *member_state_name(const struct member *m)
 {
     enum member_standing s = m->standing;
-    return s == MEMBER_SERVING ? health_name[m->health] : standing_name[s];
+    enum member_health h = m->health; /* as an index itself gcc would load it as if it were not atomic */
+    return s == MEMBER_SERVING ? health_name[h] : standing_name[s];
 }
 
 void member_why(struct member *m, char *buf, size_t buf_n)

@@ -92,6 +92,21 @@ static enum lq_err announce(struct shard *s, const struct options *o, struct lq_
     return rc ? rc : join_new(s, &j, &s->join, fault);
 }
 
+static void until_drained(struct shard *s, const struct options *o)
+{
+    http_server_count_refused(s->server, s->m.books.refused);
+    s->start_us = clock_us();
+    char identity[HASH256_TEXT_BYTES];
+    log_info("identity model=%s", hash256_text(&s->identity.model, identity));
+    load_begin(&s->load, s->start_us);
+    log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
+             log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
+             s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
+    loop_busy_poll(s->loop, (uint64_t)o->serve.busy_poll_us, 1);
+    serve_ready(s->server);
+    loop_run(s->loop);
+}
+
 static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     enum lq_err rc = serve_listen(s->loop, &o->serve, &s->trust, NULL, 1, "larql-shard/" LQ_VERSION, admin_on_request,
@@ -110,20 +125,10 @@ static enum lq_err serve(struct shard *s, const struct options *o, struct lq_fau
         rc = serve_reload_on_hup(s->loop, &s->trust, fault);
     if (!rc)
         rc = announce(s, o, fault);
-    if (rc)
-        return rc;
-    http_server_count_refused(s->server, s->m.books.refused);
-    s->start_us = clock_us();
-    char identity[HASH256_TEXT_BYTES];
-    log_info("identity model=%s", hash256_text(&s->identity.model, identity));
-    load_begin(&s->load, s->start_us);
-    log_info("serving model=%s family=%s layers=%u-%u of=%u hidden=%u ffn=%u dtype=%s bytes=%llu %s",
-             log_q(s->model_id), s->arch.family, s->layer_first, s->layer_last, s->arch.layers_n, s->arch.hidden_n,
-             s->arch.ffn_n, ffn_dtype(s->ffn), (unsigned long long)ffn_bytes(s->ffn), s->kernels);
-    loop_busy_poll(s->loop, (uint64_t)o->serve.busy_poll_us, 1);
-    serve_ready(s->server);
-    loop_run(s->loop);
-    return LQ_OK;
+    if (!rc)
+        until_drained(s, o);
+    serve_drain_release(&drain);
+    return rc;
 }
 
 static enum lq_err wait_for_layers(struct shard *s, const struct options *o, struct lq_fault *fault)

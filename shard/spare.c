@@ -210,7 +210,7 @@ static enum lq_err start(struct spare *x, struct serve_drain *drain, struct lq_f
 enum lq_err spare_run(struct shard *s, const struct spare_opts *o, struct lq_fault *fault)
 {
     struct spare x = {.s = s, .opts = o};
-    struct serve_drain drain;
+    struct serve_drain drain = {.next = NULL};
     char port[8] = "";
     if (!(s->loop = loop_new()))
         return lq_fail(fault, LQ_NOMEM, "out of memory or file descriptors at start");
@@ -225,6 +225,7 @@ enum lq_err spare_run(struct shard *s, const struct spare_opts *o, struct lq_fau
     s->join = NULL;
     store_fetch_free(x.fetch);
     http_server_free(x.server);
+    serve_drain_release(&drain);
     loop_free(s->loop);
     s->loop = NULL;
     return rc == LQ_OK && x.loaded && !x.draining ? become_shard(&x, port, fault) : rc;

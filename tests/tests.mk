@@ -39,6 +39,21 @@ check-asan:
 	+@$(SUB) $(ASAN_VARS) check-corpus
 	+@$(SUB) $(ASAN_VARS) check-grid
 
+# The loops of one router beside each other: what they share, under ThreadSanitizer.
+TSAN_BUILD := $(BUILD)/tsan
+TSAN_TESTS := tests/grid/test_threads.py tests/grid/test_join.py tests/grid/test_chaos.py
+.PHONY: check-tsan check-tsan-run
+check-tsan:
+	@deploy/packages.sh build test
+	+@$(SUB) models
+	+@$(SUB) BUILD=$(TSAN_BUILD) SAN=thread all check-build
+	+@$(SUB) BUILD=$(TSAN_BUILD) SAN=thread check-tsan-run
+
+check-tsan-run: export TSAN_OPTIONS = suppressions=$(CURDIR)/tests/tsan.supp exitcode=66
+check-tsan-run:
+	@set -e; for t in $(filter $(BUILD)/tests/router/%,$(UNIT_BINS)); do $(TEST_ENV) $$t; done
+	@$(TEST_ENV) LQ_TEST_TIMEOUT_X=8 LQ_CHAOS_KILLS=100 $(PYTHON) -m pytest -q -p no:cacheprovider $(TSAN_TESTS)
+
 # A shard that dies of an allocation on its compute path. Sanitizers bring their own malloc.
 GUARD_SHARD := $(if $(SAN),,$(BUILD)/guard/larql-shard)
 $(BUILD)/guard/larql-shard: $(BUILD)/obj/shard/main.o $(BUILD)/obj/tests/tools/alloc_guard.o $(A_shard)

@@ -67,9 +67,11 @@ def test_router_tells_its_coverage(tmp_path, synthetic, threads):
         assert "WATCHDOG=1" not in manager.lines
 
 
-def test_watchdog_is_fed_until_the_end(tmp_path, synthetic):
-    with Manager(str(tmp_path / "n")) as manager, grid.shard(synthetic, "0-7") as a:
-        env = {**manager.env, "WATCHDOG_USEC": "400000"}
+@pytest.mark.parametrize("watchdog_us", ["400000", "4000"])  # 4000: a beat is due at every moment, also of the end
+def test_watchdog_is_fed_until_the_end(tmp_path, synthetic, watchdog_us):
+    with Manager(str(tmp_path / "n")) as manager, grid.shard(synthetic, "0-7") as a, \
+            grid.shard(synthetic, "0-7", env={**manager.env, "WATCHDOG_USEC": watchdog_us}):
+        env = {**manager.env, "WATCHDOG_USEC": watchdog_us}
         with grid.router(f"0-7={a.url}", "--threads", "2", env=env):
             for _ in range(3):
                 manager.wait_for("WATCHDOG=1")
