@@ -41,7 +41,8 @@ check-asan:
 
 # The loops of one router beside each other: what they share, under ThreadSanitizer.
 TSAN_BUILD := $(BUILD)/tsan
-TSAN_TESTS := tests/grid/test_threads.py tests/grid/test_join.py tests/grid/test_chaos.py
+TSAN_TESTS := tests/grid/test_threads.py tests/grid/test_join.py \
+	tests/grid/test_chaos.py::test_joined_shards_that_die_cost_no_answer
 .PHONY: check-tsan check-tsan-run
 check-tsan:
 	@deploy/packages.sh build test
