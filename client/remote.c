@@ -151,9 +151,8 @@ static enum lq_ffn_rc explain(const struct lq_ffn *f, struct exchange *x, const 
 {
     const char *url = http_pool_url(f->pool);
     if (x->rc != LQ_OK) {
-        enum lq_ffn_rc rc = x->rc == LQ_NOMEM        ? LQ_FFN_NOMEM
-                            : x->rc == LQ_BAD_ANSWER ? LQ_FFN_BAD_ANSWER
-                                                     : LQ_FFN_UNREACHABLE;
+        bool bad = x->rc == LQ_BAD_ANSWER || x->rc == LQ_BIG_BODY;
+        enum lq_ffn_rc rc = x->rc == LQ_NOMEM ? LQ_FFN_NOMEM : bad ? LQ_FFN_BAD_ANSWER : LQ_FFN_UNREACHABLE;
         return say(why, rc, "%s at %s: %s", where, url, x->fault.text);
     }
     char text[300];

@@ -6,7 +6,9 @@
 #include "common/clock.h"
 #include "router/link.h"
 
-enum { RANK_UP, RANK_BUSY, RANK_NEW, RANK_DOWN, RANK_TRIED, RANK_NEVER };
+/* FALLBACK: of the static map, where shards can join. NEVER also: one that was not compared
+ * with its peers yet, since it may be another model. */
+enum { RANK_UP, RANK_FALLBACK, RANK_BUSY, RANK_DOWN, RANK_TRIED, RANK_NEVER };
 
 bool tried_has(const struct tried *t, const struct member *m)
 {
@@ -31,16 +33,17 @@ static uint32_t random_below(struct router *rt, uint32_t n)
     return (uint32_t)((x * 2685821657736338717u >> 32) * n >> 32);
 }
 
-static unsigned rank_of(const struct member *m, const struct tried *tried)
+static unsigned rank_of(const struct route_table *t, const struct member *m, const struct tried *tried)
 {
-    if (m->standing != MEMBER_SERVING)
+    if (m->standing != MEMBER_SERVING || !m->checked)
         return RANK_NEVER;
     if (tried_has(tried, m))
         return RANK_TRIED;
-    enum member_health h = m->health;
-    if (h == MEMBER_UP)
-        return m->busy_until_us && m->busy_until_us > clock_us() ? RANK_BUSY : RANK_UP;
-    return h == MEMBER_NEW ? RANK_NEW : RANK_DOWN;
+    if (m->health != MEMBER_UP)
+        return RANK_DOWN;
+    if (m->busy_until_us && m->busy_until_us > clock_us())
+        return RANK_BUSY;
+    return t->grid && !m->joined ? RANK_FALLBACK : RANK_UP;
 }
 
 /* Of those that are in every route: routes[0]'s alone when routes_n is 1. */
@@ -67,7 +70,7 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
          * (and is not yet found out) does not collect the requests of every client. */
         uint32_t n = r->replicas_n, at = random_below(rt, n), other = n > 1 ? at + 1 + random_below(rt, n - 1) : at;
         struct member *a = members[r->replicas[at]], *b = members[r->replicas[other < n ? other : other - n]];
-        if (rank_of(a, tried) == RANK_UP && rank_of(b, tried) == RANK_UP)
+        if (rank_of(rt->table, a, tried) == RANK_UP && rank_of(rt->table, b, tried) == RANK_UP)
             return member_cost(b) < member_cost(a) ? b : a;
     }
     struct member *best = NULL;
@@ -76,7 +79,7 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
     for (uint32_t i = 0; i < r->replicas_n; i++) {
         uint32_t at = r->replicas[(from + i) % r->replicas_n];
         struct member *m = members[at];
-        unsigned rank = rank_of(m, tried);
+        unsigned rank = rank_of(rt->table, m, tried);
         if (rank > best_rank || rank == RANK_NEVER || !in_all(routes, routes_n, at))
             continue;
         if (rank < best_rank || member_cost(m) < member_cost(best))
@@ -102,6 +105,23 @@ static enum lq_err gap(const struct route_table *t, const struct route_model *m,
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? ", " : "", layers[i]);
     }
     return lq_fail(fault, LQ_NOT_READY, "no shard serves layers %s of model '%s' now", list, m->id);
+}
+
+/* Its shards are there and none may be asked: why, by the one that was heard of last. */
+static enum lq_err nobody(const struct route_table *t, const struct route_model *m, const struct route *r,
+                          uint32_t layer, struct lq_fault *fault)
+{
+    char why[sizeof t->members[0]->why];
+    for (uint32_t i = 0; i < r->replicas_n; i++) {
+        struct member *x = t->members[r->replicas[i]];
+        if (x->standing != MEMBER_SERVING || x->health != MEMBER_DOWN)
+            continue;
+        member_why(x, why, sizeof why);
+        return lq_fail(fault, LQ_SHARD_DOWN, "layer %u: shard %s: %s", layer, x->url, why);
+    }
+    return lq_fail(fault, LQ_NOT_READY,
+                   "every shard of layers %u-%u of model '%s' is leaving or refused; see /v1/topology", r->first,
+                   r->last, m->id);
 }
 
 static const struct route_model *model_of(const struct route_table *t, const char *id, struct lq_fault *fault)
@@ -150,12 +170,13 @@ static enum lq_err choose(struct router *rt, const char *model_id, const uint32_
     for (uint32_t k = 0; k < routes_n && !*one; k++) {
         /* Layers of one route stay together, so that a shard gets one part. */
         struct member *best = pick(rt, &routes[k], 1, tried);
-        if (!best)
-            return lq_fail(fault, LQ_NOT_READY, "every shard of layers %u-%u of model '%s' is leaving or refused; see /v1/topology",
-                           routes[k]->first, routes[k]->last, m->id);
-        for (uint32_t i = 0; i < layers_n; i++)
-            if (route_find(m, layers[i]) == routes[k])
-                chosen[i] = best;
+        for (uint32_t i = 0; i < layers_n; i++) {
+            if (route_find(m, layers[i]) != routes[k])
+                continue;
+            if (!best)
+                return nobody(rt->table, m, routes[k], layers[i], fault);
+            chosen[i] = best;
+        }
     }
     return LQ_OK;
 }

@@ -81,6 +81,7 @@ struct router {
     struct router_metrics m;     /* the crew's series; the books' served_n is this loop's */
     uint64_t body_max, json_max, deadline_ms;
     uint64_t down_rounds; /* of link_tell_down() */
+    bool telling;         /* it walks over the links */
     uint64_t random; /* state of choose.c's generator */
     bool draining;
 };

@@ -18,6 +18,7 @@ static struct route_table *table_of(uint32_t members_n)
     for (uint32_t i = 0; i < members_n; i++) {
         members[i] = member_new("http://h:1", "id", false, 1, NULL);
         members[i]->health = MEMBER_UP;
+        members[i]->checked = true;
         members[i]->latency_us = 100;
         claims[i] = (struct route_claim){.member = i, .last = 3};
     }
