@@ -78,21 +78,27 @@ static void session_free(struct session *s)
     free(s);
 }
 
+static void end_of(struct session *s, const char *why)
+{
+    if (s->state == SESSION_ASSIGNED)
+        spare_expect(s->grid, s);
+    leave(s, why);
+    session_free(s);
+}
+
 static void on_closed(struct grpc_stream *stream, const struct grpc_end *end, void *arg)
 {
     (void)stream;
     struct session *s = arg;
     char why[160];
     snprintf(why, sizeof why, "its stream ended: %s", end->text);
-    leave(s, why);
-    session_free(s);
+    end_of(s, why);
 }
 
 static void session_end(struct session *s, enum grpc_code code, const char *why)
 {
-    leave(s, why);
     grpc_stream_finish(s->stream, code, why);
-    session_free(s);
+    end_of(s, why);
 }
 
 /* The reason for its operator, twice: as the message that the protocol has for it, and as
@@ -161,6 +167,7 @@ static void begin_join(struct session *s, const char *model, uint32_t first, uin
                       url, grpc_stream_peer(s->stream));
     } else if (registry_join(s->grid->crew->registry, &j, &m, &fault) == LQ_OK) {
         s->m = member_ref(m);
+        spare_arrived(s->grid, s);
         session_set_state(s, SESSION_JOINING);
         health_watch(s->grid->crew->health, m, on_probed, s);
         return;
