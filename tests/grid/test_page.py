@@ -75,7 +75,7 @@ def test_killed_replica_is_shown_within_two_seconds(browser, synthetic, layers):
         dead = joined(r, synthetic, layers)
         show(browser, r, f"{STATES} === '● up,● up'")
         assert browser.js(BANNER) == "● Every layer has a live shard, and every shard is up."
-        assert browser.js(TOTALS) == [f"layers {x}: {n} up, 0 in flight, – ms" for x, n in
+        assert browser.js(TOTALS) == [f"layers {x}: {n} up, 0 in flight · – ms" for x, n in
                                       ([("0–7", 1)] if alone else [("0–7", 2)])]
         server_id = next(s["server_id"] for s in r.topology()["shards"] if s["url"] == dead.url)
         watch(browser, f"{STATES} === '✕ gone,● up' && {BANNER}.startsWith('{'✕ 4 layers' if alone else '▲ Every'}') && "
@@ -111,7 +111,7 @@ def test_load_and_bytes(browser, synthetic):
                         "i8": {"bytes_in": 0, "bytes_out": 0}, "json": {"bytes_in": 0, "bytes_out": 0}}
         browser.wait("[...document.querySelectorAll('#wire tbody tr')].map(r => [0, 1, 3].map(i => r.cells[i].innerText)"
                      ".join()).join(';') === 'f32,320 B,0 B;f16,0 B,192 B;i8,0 B,0 B;json,0 B,0 B'")
-        browser.wait(r"/^layers 0–7: 1 up, 0 in flight, \d+\.\d+ ms$/.test(" + TOTALS + "[0])")
+        browser.wait(r"/^layers 0–7: 1 up, 0 in flight · \d+\.\d+ ms$/.test(" + TOTALS + "[0])")
 
 
 def test_hostile_names_are_text(browser, synthetic):
