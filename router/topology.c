@@ -190,20 +190,23 @@ void topology_answer(void *arg, struct http_req *r)
     struct router *rt = arg;
     const struct route_table *t = rt->table;
     json_t *models = json_array(), *routes = json_array();
-    size_t shards_max = shards_asked(http_req_query(r)), up_n = 0;
+    size_t shards_max = shards_asked(http_req_query(r)), up_n = 0, in_flight = 0;
     for (size_t i = 0; i < t->models_n; i++) {
         const struct route_model *m = &t->models[i];
         json_array_append_new(models, model_json(t, m));
         for (size_t k = 0; k < m->routes_n; k++)
             json_array_append_new(routes, route_json(t, m, &m->routes[k], shards_max != SIZE_MAX));
     }
-    for (size_t i = 0; i < t->members_n; i++)
+    for (size_t i = 0; i < t->members_n; i++) {
         up_n += is_up(t->members[i]);
+        in_flight += t->members[i]->inflight_n;
+    }
     http_front_json_new(r, 200,
-                        json_pack("{s{ss,sI,sb},sI,so,sI,sI,so,so,so,so}", "router", "version", LQ_VERSION,
+                        json_pack("{s{ss,sI,sb},sI,so,sI,sI,sI,so,so,so,so}", "router", "version", LQ_VERSION,
                                   "uptime_seconds", (json_int_t)((clock_us() - rt->crew->start_us) / 1000000),
                                   "draining", (int)rt->draining, "generation", (json_int_t)t->generation, "models",
                                   models, "shards_n", (json_int_t)t->members_n, "shards_up", (json_int_t)up_n,
-                                  "shards", shards_json(t, shards_max), "routes", routes, "wire",
-                                  wire_json(&rt->m.books), "events", event_log_json(rt->crew->events, EVENTS_SHOWN)));
+                                  "in_flight", (json_int_t)in_flight, "shards", shards_json(t, shards_max), "routes",
+                                  routes, "wire", wire_json(&rt->m.books), "events",
+                                  event_log_json(rt->crew->events, EVENTS_SHOWN)));
 }
