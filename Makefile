@@ -81,6 +81,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(GRID_H)
 $(BUILD)/obj/model/kern_%.o $(BUILD)/obj/proto/codec_%.o: ALL_CFLAGS += -O3
 $(BUILD)/obj/model/gemm_blis.o: ALL_CPPFLAGS += -isystem $(BLIS_INC)
 
+# It includes the page by the assembler, whose files the compiler does not tell.
+$(BUILD)/obj/router/page.o: router/page.html
+
 $(BUILD)/obj/llhttp/%.o: $(LLHTTP_SRC)/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  CC    llhttp/$*.c")

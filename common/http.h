@@ -173,6 +173,9 @@ struct http_pool_opts {
     /* Each call carries `Authorization: Bearer` with the first of them, as it is then; NULL:
      * none. Borrowed, must outlive the pool. */
     const struct keys *keys;
+    /* The peer ended a connection that was kept: perhaps it is gone. Starts no call. NULL: not wanted. */
+    void (*on_idle_end)(void *arg);
+    void *arg;
 };
 void http_pool_opts_init(struct http_pool_opts *o);
 

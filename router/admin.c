@@ -152,6 +152,7 @@ void admin_on_request(struct http_req *r, void *router)
         {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT},   {"/v1/health", "GET", answer_health, ACCESS_ANY},
         {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},     {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
         {"/v1/topology", "GET", topology_answer, ACCESS_GRID}, {"/metrics", "GET", answer_metrics, ACCESS_READER},
+        {"/", "GET", page_answer, ACCESS_ANY},
     };
     struct router *rt = router;
     http_front_dispatch(pages, sizeof pages / sizeof *pages, &rt->crew->trust.access, rt, r);

@@ -61,6 +61,7 @@ def locked(synthetic, papers):
 
 # (path, status without a key, with a client's, with the grid's, with an unknown one)
 ROUTER = [
+    ("/", 200, 200, 200, 200),
     ("/v1/health", 200, 200, 200, 200),
     ("/v1/walk-ffn", 401, 200, 200, 401),
     ("/v1/stats", 401, 200, 200, 401),
