@@ -150,7 +150,7 @@ static json_t *route_json(const struct route_table *t, const struct route_model 
         up_n++;
         latency_us += x->latency_us;
     }
-    return json_pack("{so,sI,sI,sf,sb,sI,sI,sI,sf,so}", "model_id", text(m->id), "layer_start", (json_int_t)r->first,
+    return json_pack("{so,sI,sf,sb,sI,sI,sI,sI,sf,so}", "model_id", text(m->id), "layer_start", (json_int_t)r->first,
                      "load", load, "hot", (int)hot_is(load, model_load, false), "layer_end", (json_int_t)r->last,
                      "replicas_n", (json_int_t)r->replicas_n, "up_n", (json_int_t)up_n, "in_flight",
                      (json_int_t)in_flight, "latency_ms", up_n ? latency_us / 1000.0 / (double)up_n : 0, "replicas",
