@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "router/event_log.h"
 #include "router/grid_impl.h"
 #include "router/health.h"
+#include "router/own_url.h"
 #include "router/registry.h"
 
 enum {
@@ -140,16 +140,6 @@ static void on_probed(void *arg, struct member *m, bool again, const char *why)
     } /* else it is down, or not up yet: asked again */
 }
 
-static bool is_loopback_url(const char *url)
-{
-    const char *host = strstr(url, "://");
-    if (strncasecmp(url, "unix:", 5) == 0)
-        return true;
-    host = host ? host + 3 : url;
-    return strncmp(host, "127.", 4) == 0 || strncasecmp(host, "localhost", 9) == 0 || strncmp(host, "[::1]", 5) == 0 ||
-           strncmp(host, "0.0.0.0", 7) == 0 || strncmp(host, "[::]", 4) == 0;
-}
-
 static void begin_join(struct session *s, const char *model, uint32_t first, uint32_t last, const char *url,
                        const char *tag)
 {
@@ -160,7 +150,7 @@ static void begin_join(struct session *s, const char *model, uint32_t first, uin
     snprintf(s->model, sizeof s->model, "%s", model);
     s->first = first;
     s->last = last;
-    if (is_loopback_url(url) && !grpc_stream_peer_is_loopback(s->stream)) {
+    if (own_url(url) && !grpc_stream_peer_is_loopback(s->stream)) {
         (void)lq_fail(&fault, LQ_USAGE,
                       "it announced %s, an address of its own machine, from %s: give --public-url an address that "
                       "this router can reach",

@@ -83,7 +83,10 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     struct peer_stats stats;
     struct lq_fault bad;
     m->probe = NULL;
-    if (rc != LQ_OK) {
+    if (rc == LQ_NOMEM) { /* ours, not the shard's */
+        m->probe_at_us = clock_us() + PROBE_DOWN_US;
+        log_warn("probe_not_made url=%s why=%s", m->url, log_q(fault->text));
+    } else if (rc != LQ_OK) {
         probe_ended(h, m, NULL, fault->text);
     } else if (link_refuses_key(m->probe_status, &bad)) {
         probe_ended(h, m, NULL, bad.text);
