@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "router/health.h"
 #include "router/link.h"
 
 /* FALLBACK: of the static map, where shards can join. NEVER also: one that was not compared
- * with its peers yet, since it may be another model. */
+ * yet with those of its model that are known, since it may be another model. */
 enum { RANK_UP, RANK_FALLBACK, RANK_BUSY, RANK_DOWN, RANK_TRIED, RANK_NEVER };
 
 bool tried_has(const struct tried *t, const struct member *m)
@@ -33,17 +34,23 @@ static uint32_t random_below(struct router *rt, uint32_t n)
     return (uint32_t)((x * 2685821657736338717u >> 32) * n >> 32);
 }
 
-static unsigned rank_of(const struct route_table *t, const struct member *m, const struct tried *tried)
+struct draw {
+    const struct route_table *table;
+    const struct route_model *model;
+    const struct tried *tried;
+};
+
+static unsigned rank_of(const struct draw *d, const struct member *m)
 {
-    if (m->standing != MEMBER_SERVING || !m->checked)
+    if (m->standing != MEMBER_SERVING || (!m->checked && d->model->stats.hidden))
         return RANK_NEVER;
-    if (tried_has(tried, m))
+    if (tried_has(d->tried, m))
         return RANK_TRIED;
     if (m->health != MEMBER_UP)
         return RANK_DOWN;
     if (m->busy_until_us && m->busy_until_us > clock_us())
         return RANK_BUSY;
-    return t->grid && !m->joined ? RANK_FALLBACK : RANK_UP;
+    return d->table->grid && !m->joined ? RANK_FALLBACK : RANK_UP;
 }
 
 /* Of those that are in every route: routes[0]'s alone when routes_n is 1. */
@@ -60,8 +67,8 @@ static bool in_all(const struct route *const *routes, uint32_t routes_n, uint32_
 }
 
 /* The cheaper of two random ones that are up; where one of them is not, the best of all. */
-static struct member *pick(struct router *rt, const struct route *const *routes, uint32_t routes_n,
-                           const struct tried *tried)
+static struct member *pick(struct router *rt, const struct draw *d, const struct route *const *routes,
+                           uint32_t routes_n)
 {
     const struct route *r = routes[0];
     struct member **members = rt->table->members;
@@ -70,7 +77,7 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
          * (and is not yet found out) does not collect the requests of every client. */
         uint32_t n = r->replicas_n, at = random_below(rt, n), other = n > 1 ? at + 1 + random_below(rt, n - 1) : at;
         struct member *a = members[r->replicas[at]], *b = members[r->replicas[other < n ? other : other - n]];
-        if (rank_of(rt->table, a, tried) == RANK_UP && rank_of(rt->table, b, tried) == RANK_UP)
+        if (rank_of(d, a) == RANK_UP && rank_of(d, b) == RANK_UP)
             return member_cost(b) < member_cost(a) ? b : a;
     }
     struct member *best = NULL;
@@ -79,7 +86,7 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
     for (uint32_t i = 0; i < r->replicas_n; i++) {
         uint32_t at = r->replicas[(from + i) % r->replicas_n];
         struct member *m = members[at];
-        unsigned rank = rank_of(rt->table, m, tried);
+        unsigned rank = rank_of(d, m);
         if (rank > best_rank || rank == RANK_NEVER || !in_all(routes, routes_n, at))
             continue;
         if (rank < best_rank || member_cost(m) < member_cost(best))
@@ -107,15 +114,16 @@ static enum lq_err gap(const struct route_table *t, const struct route_model *m,
     return lq_fail(fault, LQ_NOT_READY, "no shard serves layers %s of model '%s' now", list, m->id);
 }
 
-/* Its shards are there and none may be asked: why, by the one that was heard of last. */
-static enum lq_err nobody(const struct route_table *t, const struct route_model *m, const struct route *r,
-                          uint32_t layer, struct lq_fault *fault)
+/* Its shards are there and none may be asked: why. One that never answered is probed now. */
+static enum lq_err nobody(struct router *rt, const struct route_model *m, const struct route *r, uint32_t layer,
+                          struct lq_fault *fault)
 {
-    char why[sizeof t->members[0]->why];
+    char why[sizeof rt->table->members[0]->why];
     for (uint32_t i = 0; i < r->replicas_n; i++) {
-        struct member *x = t->members[r->replicas[i]];
+        struct member *x = rt->table->members[r->replicas[i]];
         if (x->standing != MEMBER_SERVING || x->health != MEMBER_DOWN)
             continue;
+        health_suspect(rt->crew, x);
         member_why(x, why, sizeof why);
         return lq_fail(fault, LQ_SHARD_DOWN, "layer %u: shard %s: %s", layer, x->url, why);
     }
@@ -166,15 +174,16 @@ static enum lq_err choose(struct router *rt, const char *model_id, const uint32_
         if (!seen)
             routes[routes_n++] = r;
     }
-    *one = pick(rt, routes, routes_n, tried);
+    const struct draw d = {rt->table, m, tried};
+    *one = pick(rt, &d, routes, routes_n);
     for (uint32_t k = 0; k < routes_n && !*one; k++) {
         /* Layers of one route stay together, so that a shard gets one part. */
-        struct member *best = pick(rt, &routes[k], 1, tried);
+        struct member *best = pick(rt, &d, &routes[k], 1);
         for (uint32_t i = 0; i < layers_n; i++) {
             if (route_find(m, layers[i]) != routes[k])
                 continue;
             if (!best)
-                return nobody(rt->table, m, routes[k], layers[i], fault);
+                return nobody(rt, m, routes[k], layers[i], fault);
             chosen[i] = best;
         }
     }
