@@ -228,6 +228,8 @@ static enum lq_err run(struct crew *crew, const struct router_opts *o, const str
     if (crew->routers_n > 1 && evthread_use_pthreads() != 0) /* what libevent keeps for the process */
         return lq_fail(fault, LQ_NOMEM, "out of memory at start");
     rc = trust_init(&crew->trust, &o->serve.trust, false, fault);
+    if (!rc && o->grid_port >= 0)
+        rc = trust_may_join(&crew->trust, o->serve.host, fault);
     if (!rc)
         rc = make_crew(crew, o, map, fault);
     if (rc)

@@ -384,3 +384,19 @@ def test_a_range_with_too_much_to_do_is_reported():
             hold.set()
             for c in clients:
                 c.join()
+
+
+def test_spare_that_nobody_could_reach_says_so_at_once(tmp_path):
+    out = subprocess.run([grid.program("larql-shard"), "--spare", "--store", str(tmp_path / "s"), "--join", "127.0.0.1:1",
+                          "--host", "0.0.0.0", "--port", "0", "--insecure"], capture_output=True, text=True, check=False,
+                         timeout=60 * grid.TIMEOUT_X)
+    assert out.returncode == 2 and "--spare needs --public-url" in out.stderr, out
+    assert not os.path.exists(tmp_path / "s")
+
+
+def test_spare_on_a_unix_socket_becomes_a_shard(synthetic, tmp_path):
+    with GridRouter("--target-replicas", "2") as r, joined(r, synthetic, "0-7"):
+        r.wait_up(1)
+        with Spare(r, tmp_path / "store", "--unix", str(tmp_path / "s.sock")):
+            up = r.wait_up(2)
+            assert any(s["url"] == f"unix:{tmp_path / 's.sock'}" for s in up), up

@@ -4,6 +4,7 @@ import functools
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -128,6 +129,28 @@ def test_a_shards_own_504_is_tried_elsewhere():
             grid.router(f"0-7={a.url},0-7={b.url}") as r:
         assert [ask(r.url, 1)[0] for _ in range(20)] == [200] * 20
         assert a.requests
+
+
+def counted(r, name):
+    text = grid.get(r.url, "/metrics")[2].decode()
+    return sum(int(float(line.rsplit(" ", 1)[1])) for line in text.splitlines() if re.match(name + r"[ {]", line))
+
+
+@pytest.mark.parametrize("hedge", [[], ["--hedge"]])
+def test_retries_and_hedges_are_a_tenth_and_never_fewer_than_64(hedge):
+    """A shard that fails at once looks fast and is asked first, so that without a budget all would go twice."""
+    late = lambda *_: answer_of(504, b'{"error":"no"}')  # noqa: E731
+    with FakeShard(late) as a, FakeShard(lambda *_: row_of(2)) as b, \
+            grid.router(f"0-7={a.url},0-7={b.url}", *hedge) as r:
+        began = time.monotonic()
+        for _ in range(400):
+            ask(r.url, 1)
+        if time.monotonic() - began < 10:  # one window of the budget
+            spent = counted(r, "larql_router_retries_total") + counted(r, "larql_router_hedges_total")
+            assert 0 < spent <= 64
+            assert len(a.requests) + len(b.requests) == 400 + spent
+            if spent == 64:
+                assert counted(r, "larql_router_retry_budget_spent_total") > 0
 
 
 def test_nothing_of_the_deadline_is_left_to_the_dead():
