@@ -21,6 +21,8 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
          "format on the wire, both ways, where the server has it (default f16; LARQL_F16_WIRE=0: f32, "
          "LARQL_I8_WIRE=1: i8)",
          0, 0, &o->wire},
+        {"model-id", 0, OPT_TEXT, "NAME", NULL, "which model of a grid that serves several (see larql grid status)", 0, 0,
+         &o->model_id},
         {"chat", 'c', OPT_FLAG, NULL, NULL, "put the prompt in the model's chat form", 0, 0, &o->chat},
         {"system", 0, OPT_TEXT, "TEXT", NULL, "system text of the chat", 0, 0, &o->system},
         {"temperature", 0, OPT_REAL, "T", NULL, "0: the likeliest token always (default 0)", 0, 100, &o->temperature},

@@ -49,6 +49,8 @@ struct lq_ffn_opts {
     /* https://: PEM files. Whom to trust (NULL: the system's), and what is shown to a server that
      * asks for a client's certificate (both or none). Read once, by lq_ffn_connect(). */
     const char *tls_ca, *tls_cert, *tls_key;
+    /* Which model of a grid that has several (X-Larql-Model); NULL: its only one. */
+    const char *model_id;
 };
 
 /* Defaults: f16, or f32 with LARQL_F16_WIRE=0, or i8 with LARQL_I8_WIRE=1; api_key is

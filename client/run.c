@@ -71,6 +71,7 @@ static int connect_remote(struct run *r)
     opts.deadline_ms = (uint64_t)r->o->deadline_ms;
     opts.busy_poll_us = (uint64_t)r->o->busy_poll_us;
     opts.api_key_file = r->o->api_key_file; /* else LARQL_API_KEY */
+    opts.model_id = r->o->model_id;
     opts.tls_ca = r->o->tls_ca;
     opts.tls_cert = r->o->tls_cert;
     opts.tls_key = r->o->tls_key;

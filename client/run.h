@@ -15,7 +15,7 @@
 
 struct run_options {
     const char *model_path, *ffn, *prompt, *prompt_file, *wire, *system, *stats_path, *teacher_path, *logits_path,
-        *activations, *api_key_file, *tls_ca, *tls_cert, *tls_key;
+        *activations, *model_id, *api_key_file, *tls_ca, *tls_cert, *tls_key;
     int64_t tokens, threads, context, chunk, top_k, seed, deadline_ms, busy_poll_us;
     double temperature, top_p;
     bool chat, ignore_eos, quiet;
