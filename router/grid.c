@@ -287,7 +287,7 @@ bool grid_may(struct grid *g, struct grpc_stream *stream, const char *what)
     enum lq_err rc = access_check(&g->crew->trust.access, ACCESS_GRID, grpc_stream_metadata(stream, "authorization"),
                                   what, &fault);
     if (rc)
-        rc = access_failed(&g->crew->trust.access, rc, NULL, what, &fault);
+        rc = access_failed(&g->crew->trust.access, rc, grpc_stream_peer_address(stream), what, &fault);
     if (rc)
         grpc_stream_finish(stream, code_of(rc), rc == LQ_TOO_MANY ? fault.text : "invalid grid key");
     return rc == LQ_OK;

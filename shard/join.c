@@ -261,7 +261,8 @@ static void on_closed(struct grpc_stream *stream, const struct grpc_end *end, vo
         return;
     }
     bool was_in = l->state == JOIN_IN;
-    bool refused = l->rejected || end->code == GRPC_UNAUTHENTICATED || end->code == GRPC_PERMISSION_DENIED;
+    bool refused = l->rejected || end->code == GRPC_UNAUTHENTICATED || end->code == GRPC_PERMISSION_DENIED ||
+                   end->code == GRPC_RESOURCE_EXHAUSTED; /* too many wrong keys, or too many shards */
     if (refused)
         l->retry_ms = RETRY_LAST_MS;
     log_line(was_in || refused ? LOG_WARN : LOG_INFO, "router_lost router=%s code=%s why=%s again_ms=%u",
