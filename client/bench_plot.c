@@ -106,7 +106,9 @@ static bool draw_latency(const struct bench *b, FILE *f)
         y_tick(f, p, p->y + p->h * (1 - percent / 100.0), label);
     }
     double last_x = -100;
-    for (double v = nice(least); v <= most; v = nice(v * 1.01)) {
+    double step = nice((most - least) / 7); /* close together: even steps; else 1, 2, 5, 10, ... */
+    bool even = most < 6 * least;
+    for (double v = even ? ceil(least / step) * step : nice(least); v <= most; v = even ? v + step : nice(v * 1.01)) {
         double x = p->x + scale * log(v / least);
         snprintf(label, sizeof label, "%g", v);
         if (x - last_x >= 40)
@@ -116,11 +118,15 @@ static bool draw_latency(const struct bench *b, FILE *f)
         memcpy(sorted, b->columns[i].ms, n * sizeof *sorted);
         (void)quantile(sorted, n, 0);
         size_t points = n < CURVE_POINTS ? n : CURVE_POINTS;
-        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour(i));
+        double x = p->x + scale * log((sorted[0] > least ? sorted[0] : least) / least), y = p->y + p->h;
+        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"%.1f,%.1f ", colour(i), x,
+                y);
         for (size_t k = 1; k <= points; k++) {
             double ms = sorted[k * n / points - 1];
-            fprintf(f, "%.1f,%.1f ", p->x + scale * log((ms > least ? ms : least) / least),
-                    p->y + p->h * (1 - (double)k / (double)points));
+            x = p->x + scale * log((ms > least ? ms : least) / least);
+            fprintf(f, "%.1f,%.1f ", x, y); /* a step: right, then up */
+            y = p->y + p->h * (1 - (double)k / (double)points);
+            fprintf(f, "%.1f,%.1f ", x, y);
         }
         fputs("\"/>\n", f);
     }
@@ -142,7 +148,7 @@ static void draw_bytes(const struct bench *b, FILE *f)
         most = kb > most ? kb : most;
     }
     double top = nice(most > 0 ? most * 1.05 : 1);
-    frame(f, p, "KB per token: up (full), down (pale)", "format");
+    frame(f, p, "KB per token", "up: full colour, down: pale");
     for (int i = 0; i <= 4; i++) {
         snprintf(label, sizeof label, "%g", top * i / 4);
         y_tick(f, p, p->y + p->h * (1 - i / 4.0), label);
@@ -155,7 +161,7 @@ static void draw_bytes(const struct bench *b, FILE *f)
             double h = p->h * kb / top, x = p->x + slot * ((double)i + 0.12 + 0.4 * (double)way);
             fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\" fill-opacity=\"%s\"/>\n", x,
                     p->y + p->h - h, wide, h, colour(i), way == 0 ? "1" : "0.5");
-            snprintf(label, sizeof label, kb < 99.95 ? "%.1f" : "%.0f", kb);
+            snprintf(label, sizeof label, kb < 99.95 && b->columns_n <= 3 ? "%.1f" : "%.0f", kb);
             text_at(f, x + wide / 2, p->y + p->h - h - 4, "middle", "font-size=\"11\"", label);
         }
         x_tick(f, p, p->x + slot * ((double)i + 0.5), c->name);
@@ -186,7 +192,8 @@ static void draw_points(const struct bench *b, size_t column, size_t bins, doubl
             fprintf(f, "<path d=\"M%.1f %.1fl8 8m0 -8l-8 8\" stroke=\"%s\" stroke-width=\"2\"/>\n", x - 4, y - 4,
                     colour(column));
         else
-            fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"1.8\" fill=\"%s\"/>\n", x, y, colour(column));
+            fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\"/>\n", x, y, bins < 100 ? "3" : "1.8",
+                    colour(column));
     }
 }
 
