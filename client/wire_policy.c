@@ -79,7 +79,9 @@ enum lq_err wire_policy_write(const char *path, const char *model, uint32_t hidd
     json_t *layers = json_array();
     for (uint32_t i = 0; i < layers_n; i++)
         json_array_append_new(layers, json_string(wire_name(formats[i])));
-    json_t *o = json_pack("{sI,ss,sI,so}", "larql_wire_policy", (json_int_t)VERSION, "model", model, "hidden_size",
+    json_t *name = json_string(model); /* from a file: not always UTF-8 */
+    json_t *o = json_pack("{sI,so,sI,so}", "larql_wire_policy", (json_int_t)VERSION, "model",
+                          name ? name : json_string("?"), "hidden_size",
                           (json_int_t)hidden, "layers", layers);
     char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
     enum lq_err rc = text ? file_replace(path, text, strlen(text), false, fault)
