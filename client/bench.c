@@ -91,7 +91,7 @@ static enum lq_err ffn_there(void *arg, uint32_t layer, const float *x, size_t r
     struct bench_worker *w = l->worker;
     char why[LQ_WHY_BYTES];
     if (l->column->policy)
-        lq_ffn_set_wire(l->ffn, (enum lq_ffn_wire)l->column->policy[layer]);
+        (void)lq_ffn_set_wire(l->ffn, (enum lq_ffn_wire)l->column->policy[layer]);
     if (lq_ffn_forward(l->ffn, layer, x, (uint32_t)rows_n, out, why) != LQ_FFN_OK)
         return lq_fail(fault, LQ_SHARD_DOWN, "%s", why);
     if (w->rows[0] && l == &w->lanes[0]) {
@@ -130,7 +130,8 @@ static enum lq_err make_rows(struct bench_worker *w, struct lq_fault *fault)
     size_t hidden = w->b->arch.hidden_n, n = hidden * w->b->arch.layers_n;
     size_t bytes = 0;
     for (enum wire_format f = WIRE_F32; f < WIRE_FORMATS_N; f++)
-        bytes = wire_row_bytes(f, w->b->arch.hidden_n) > bytes ? (size_t)wire_row_bytes(f, w->b->arch.hidden_n) : bytes;
+        bytes =
+            wire_row_bytes(f, w->b->arch.hidden_n) > bytes ? (size_t)wire_row_bytes(f, w->b->arch.hidden_n) : bytes;
     w->rows[0] = malloc(n * sizeof(float));
     w->rows[1] = malloc(n * sizeof(float));
     w->decoded = malloc(n * sizeof(float));
@@ -174,6 +175,7 @@ int bench_open(struct bench *b)
     b->workers_n = (size_t)b->o->concurrent;
     b->top_n = b->o->assert_k ? (size_t)b->o->assert_k : 10;
     atomic_init(&b->failed_turn, SIZE_MAX);
+    b->gate = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     enum lq_err rc = mat_activations_read(b->o->activations, &activations, &fault);
     if (!rc)
         rc = cpu_allowed(&cpu, &fault);

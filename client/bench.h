@@ -66,7 +66,7 @@ struct bench_column {
     double *ms, *kl;
     bool *top1, *top5, *topk;
     uint64_t bytes_up, bytes_down, range_fallbacks, saturated, retries;
-    double encode_us, decode_us; /* sums over the measured steps of worker 0 */
+    double encode_us, decode_us;     /* sums over the measured steps of worker 0 */
     struct bench_mismatch *mismatch; /* NULL: none. worker 0's */
     size_t mismatches_n;
     /* the free run: tokens compared, and the first that differs, or -1 */
@@ -124,9 +124,10 @@ struct bench {
     size_t workers_n;
     pthread_barrier_t barrier;
     bool barrier_made;
+    pthread_mutex_t gate; /* held until all workers have their threads */
     _Atomic size_t failed_turn; /* SIZE_MAX: none */
     /* the recommendation */
-    enum wire_format *advice; /* per layer */
+    enum wire_format *advice;        /* per layer */
     const struct bench_column *safe; /* the cheapest single format that holds the bars; never NULL */
 };
 

@@ -24,7 +24,8 @@ enum lq_err baseline_ratios_parse(const char *text, struct baseline_ratios *to, 
         while (i < sizeof known / sizeof *known && strncmp(p, known[i].name, strlen(known[i].name)) != 0)
             i++;
         if (i == sizeof known / sizeof *known)
-            return lq_fail(fault, LQ_USAGE, "ratios '%.60s': use bytes=, agreement=, kl= and ms=, commas between", text);
+            return lq_fail(fault, LQ_USAGE, "ratios '%.60s': use bytes=, agreement=, kl= and ms=, commas between",
+                           text);
         char *end;
         const char *digits = p + strlen(known[i].name);
         double v = strtod(digits, &end);
@@ -97,8 +98,8 @@ static void figure(struct comparison *c, const char *group, const char *name, do
     if (more_is_better ? is >= bar - slack : is <= bar + slack)
         return;
     c->worse_n++;
-    fprintf(c->to, "larql bench: baseline: %s %s.%s is %.6g, was %.6g: %s %.6g is allowed\n", c->wire, group, name, is, was,
-            more_is_better ? "not below" : "at most", bar);
+    fprintf(c->to, "larql bench: baseline: %s %s.%s is %.6g, was %.6g: %s %.6g is allowed\n", c->wire, group, name,
+            is, was, more_is_better ? "not below" : "at most", bar);
 }
 
 static bool same(const json_t *a, const json_t *b, const char *name)
@@ -114,7 +115,8 @@ enum lq_err baseline_compare(const struct baseline *b, const json_t *now, FILE *
     const json_t *list = json_object_get(b->then, "formats");
     *worse_n = 0;
     if (!same(b->then, now, "model") || !same(b->then, now, "input"))
-        return lq_fail(fault, LQ_USAGE, "the baseline is of another model or other tokens: their results do not compare");
+        return lq_fail(fault, LQ_USAGE,
+                       "the baseline is of another model or other tokens: their results do not compare");
     if (json_array_size(list) == 0)
         return lq_fail(fault, LQ_USAGE, "the baseline holds no formats");
     for (size_t i = 0; i < json_array_size(list); i++) {

@@ -21,7 +21,8 @@ static enum lq_err read_prompt(struct bench *b, struct lq_fault *fault)
     if (!(b->passages = calloc(1, sizeof *b->passages)))
         return lq_fail(fault, LQ_NOMEM, "out of memory");
     b->steps_n = (size_t)b->o->steps;
-    *b->passages = (struct bench_passage){.ids = b->tokens, .ids_n = n, .measured_from = n - 1, .steps_n = b->steps_n};
+    *b->passages =
+        (struct bench_passage){.ids = b->tokens, .ids_n = n, .measured_from = n - 1, .steps_n = b->steps_n};
     b->passages_n = 1;
     b->free_passage = *b->passages;
     b->context_n = n + b->steps_n;

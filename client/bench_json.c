@@ -74,19 +74,18 @@ static json_t *column_of(const struct bench *b, const struct bench_column *c, bo
     if (!bench_summarize(b, c, &s))
         return NULL;
     json_t *parts = c->divergence < 0 ? json_null() : json_integer(c->divergence);
-    json_t *o = json_pack(
-        "{ss,s{so,so},s{so,so,so},s{so,so},s{so,so},so,so}", "wire", c->name, "bytes_per_token", "up",
-        real(1e3 * s.kb_up), "down", real(1e3 * s.kb_down), "agreement", "top1", real(s.top1), "top5", real(s.top5),
-        "topk", real(s.topk), "kl", "mean", real(s.kl_mean), "max", real(s.kl_max), "free_run", "tokens",
-        integer(c->free_n), "first_divergence", parts, "range_fallbacks", integer(c->range_fallbacks), "clipped_by_server",
-        integer(c->saturated));
+    json_t *o = json_pack("{ss,s{so,so},s{so,so,so},s{so,so},s{so,so},so,so}", "wire", c->name, "bytes_per_token",
+                          "up", real(1e3 * s.kb_up), "down", real(1e3 * s.kb_down), "agreement", "top1", real(s.top1),
+                          "top5", real(s.top5), "topk", real(s.topk), "kl", "mean", real(s.kl_mean), "max",
+                          real(s.kl_max), "free_run", "tokens", integer(c->free_n), "first_divergence", parts,
+                          "range_fallbacks", integer(c->range_fallbacks), "clipped_by_server", integer(c->saturated));
     if (!o || !times)
         return o;
     json_object_set_new(o, "retries", integer(c->retries));
     json_object_set_new(o, "tok_per_s", real(s.tok_per_s));
     json_object_set_new(o, "ms_per_token",
-                        json_pack("{so,so,so,so}", "mean", real(s.ms_mean), "p50", real(s.ms_p50), "p95", real(s.ms_p95),
-                                  "p99", real(s.ms_p99)));
+                        json_pack("{so,so,so,so}", "mean", real(s.ms_mean), "p50", real(s.ms_p50), "p95",
+                                  real(s.ms_p95), "p99", real(s.ms_p99)));
     if (!c->policy)
         json_object_set_new(o, "codec_us_per_token",
                             json_pack("{so,so}", "encode", real(s.encode_us), "decode", real(s.decode_us)));
@@ -101,11 +100,12 @@ static json_t *layer_of(const struct bench *b, uint32_t i)
     for (size_t k = 0; k < b->columns_n; k++) {
         enum wire_format f = b->columns[k].format;
         if (!b->columns[k].policy)
-            json_object_set_new(formats, b->columns[k].name,
-                                json_pack("{so,so}", "request", trip_of(&l->trip[0][f]), "answer", trip_of(&l->trip[1][f])));
+            json_object_set_new(
+                formats, b->columns[k].name,
+                json_pack("{so,so}", "request", trip_of(&l->trip[0][f]), "answer", trip_of(&l->trip[1][f])));
     }
-    return json_pack("{so,s{so,so},so,ss}", "layer", integer(i), "max_abs", "request", real((double)l->max_abs[0]), "answer",
-                     real((double)l->max_abs[1]), "formats", formats, "advice", wire_name(b->advice[i]));
+    return json_pack("{so,s{so,so},so,ss}", "layer", integer(i), "max_abs", "request", real((double)l->max_abs[0]),
+                     "answer", real((double)l->max_abs[1]), "formats", formats, "advice", wire_name(b->advice[i]));
 }
 
 static json_t *failures_of(const struct bench *b)
@@ -114,9 +114,9 @@ static json_t *failures_of(const struct bench *b)
     for (size_t i = 0; i < b->columns_n; i++) {
         const struct bench_column *c = &b->columns[i];
         if (c->mismatch)
-            json_array_append_new(list, json_pack("{ss,so,so,so,so}", "wire", c->name, "steps", integer(c->mismatches_n),
-                                                  "first_step", integer(c->mismatch->step), "want",
-                                                  ids_of(c->mismatch->want, b->top_n), "got",
+            json_array_append_new(list, json_pack("{ss,so,so,so,so}", "wire", c->name, "steps",
+                                                  integer(c->mismatches_n), "first_step", integer(c->mismatch->step),
+                                                  "want", ids_of(c->mismatch->want, b->top_n), "got",
                                                   ids_of(c->mismatch->got, b->top_n)));
     }
     return list;
@@ -129,11 +129,11 @@ json_t *bench_json(const struct bench *b, bool times)
         json_array_append_new(formats, column_of(b, &b->columns[i], times));
     for (uint32_t i = 0; i < b->arch.layers_n && times; i++)
         json_array_append_new(layers, layer_of(b, i));
-    json_t *o = json_pack("{ss,sI,s{so,so,so,so},so,s{so,sb},so,ss}", "schema", "larql-bench", "version",
-                          (json_int_t)VERSION, "model", "name", text(b->arch.name), "layers", integer(b->arch.layers_n),
-                          "hidden_size", integer(b->arch.hidden_n), "vocab_size", integer(b->arch.vocab_n), "input",
-                          input_of(b), "topk", "k", integer(b->top_n), "ordered", b->o->ordered, "formats", formats,
-                          "safe_format", b->safe->name);
+    json_t *o =
+        json_pack("{ss,sI,s{so,so,so,so},so,s{so,sb},so,ss}", "schema", "larql-bench", "version", (json_int_t)VERSION,
+                  "model", "name", text(b->arch.name), "layers", integer(b->arch.layers_n), "hidden_size",
+                  integer(b->arch.hidden_n), "vocab_size", integer(b->arch.vocab_n), "input", input_of(b), "topk",
+                  "k", integer(b->top_n), "ordered", b->o->ordered, "formats", formats, "safe_format", b->safe->name);
     if (!o || !times) {
         json_decref(layers);
         return o;

@@ -40,9 +40,8 @@ static enum lq_err travel(struct bench_worker *w, struct bench_column *c, size_t
     size_t row_bytes = (size_t)wire_row_bytes(c->format, hidden);
     double start_ns = clock_ns();
     for (uint32_t i = 0; i < layers; i++)
-        b->layers[i].trip[way][c->format].saturated_n +=
-            wire_payload_encode(&b->codec, c->format, w->rows[way] + (size_t)i * hidden, 1, hidden,
-                                w->encoded + i * row_bytes);
+        b->layers[i].trip[way][c->format].saturated_n += wire_payload_encode(
+            &b->codec, c->format, w->rows[way] + (size_t)i * hidden, 1, hidden, w->encoded + i * row_bytes);
     double encoded_ns = clock_ns();
     enum lq_err rc = LQ_OK;
     for (uint32_t i = 0; i < layers && !rc; i++)

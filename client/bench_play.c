@@ -159,6 +159,10 @@ static void *work(void *arg)
 {
     struct bench_worker *w = arg;
     struct bench *b = w->b;
+    pthread_mutex_lock(&b->gate); /* one missing at the barrier would stop all */
+    pthread_mutex_unlock(&b->gate);
+    if (atomic_load(&b->failed_turn) == 0)
+        return NULL;
     if (b->o->warmup)
         w->rc = play_forced(w, &b->passages[0], (size_t)b->o->warmup, false);
     for (size_t i = 0; i < b->passages_n && !w->rc && !w->stopped; i++)
@@ -213,16 +217,20 @@ static int say(enum lq_err rc, const char *text)
 static int run_workers(struct bench *b)
 {
     size_t made = 1;
-    for (; made < b->workers_n; made++)
-        if (pthread_create(&b->workers[made].thread, NULL, work, &b->workers[made]) != 0)
-            break;
-    if (made < b->workers_n) { /* those that run wait at the barrier for ones that never come */
-        fprintf(stderr, "larql bench: cannot start %zu threads\n", b->workers_n);
-        exit(CMD_EXIT_FAILED);
-    }
+    pthread_mutex_lock(&b->gate);
+    while (made < b->workers_n && pthread_create(&b->workers[made].thread, NULL, work, &b->workers[made]) == 0)
+        made++;
+    bool all = made == b->workers_n;
+    if (!all)
+        atomic_store(&b->failed_turn, 0);
+    pthread_mutex_unlock(&b->gate);
     work(&b->workers[0]);
-    for (size_t i = 1; i < b->workers_n; i++)
+    for (size_t i = 1; i < made; i++)
         pthread_join(b->workers[i].thread, NULL);
+    if (!all) {
+        fprintf(stderr, "larql bench: cannot start %zu threads\n", b->workers_n);
+        return CMD_EXIT_FAILED;
+    }
     for (size_t i = 0; i < b->workers_n; i++)
         if (b->workers[i].rc)
             return say(b->workers[i].rc, b->workers[i].fault.text);

@@ -27,7 +27,8 @@ static const struct panel latency_panel = {70, 110, 510, 230}, bytes_panel = {67
 /* Told apart by people who see fewer colours too (Okabe and Ito's set), f32 grey. */
 static const char *colour(size_t column)
 {
-    static const char *const colours[] = {"#555555", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+    static const char *const colours[] = {"#555555", "#0072b2", "#d55e00", "#009e73",
+                                          "#cc79a7", "#e69f00", "#56b4e9"};
     return colours[column % (sizeof colours / sizeof *colours)];
 }
 
@@ -58,8 +59,8 @@ static void line_at(FILE *f, double x1, double y1, double x2, double y2, const c
 static void frame(FILE *f, const struct panel *p, const char *title, const char *below)
 {
     text_at(f, p->x, p->y - 14, "start", "font-size=\"15\" font-weight=\"bold\"", title);
-    fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" stroke=\"#999999\"/>\n", p->x, p->y,
-            p->w, p->h);
+    fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" stroke=\"#999999\"/>\n",
+            p->x, p->y, p->w, p->h);
     text_at(f, p->x + p->w / 2, p->y + p->h + 38, "middle", "font-size=\"13\"", below);
 }
 
@@ -119,8 +120,7 @@ static bool draw_latency(const struct bench *b, FILE *f)
         (void)quantile(sorted, n, 0);
         size_t points = n < CURVE_POINTS ? n : CURVE_POINTS;
         double x = p->x + scale * log((sorted[0] > least ? sorted[0] : least) / least), y = p->y + p->h;
-        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"%.1f,%.1f ", colour(i), x,
-                y);
+        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"%.1f,%.1f ", colour(i), x, y);
         for (size_t k = 1; k <= points; k++) {
             double ms = sorted[k * n / points - 1];
             x = p->x + scale * log((ms > least ? ms : least) / least);
@@ -159,8 +159,9 @@ static void draw_bytes(const struct bench *b, FILE *f)
         for (size_t way = 0; way < 2; way++) {
             kb = (double)ways[way] / per;
             double h = p->h * kb / top, x = p->x + slot * ((double)i + 0.12 + 0.4 * (double)way);
-            fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\" fill-opacity=\"%s\"/>\n", x,
-                    p->y + p->h - h, wide, h, colour(i), way == 0 ? "1" : "0.5");
+            fprintf(f,
+                    "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\" fill-opacity=\"%s\"/>\n",
+                    x, p->y + p->h - h, wide, h, colour(i), way == 0 ? "1" : "0.5");
             snprintf(label, sizeof label, kb < 99.95 && b->columns_n <= 3 ? "%.1f" : "%.0f", kb);
             text_at(f, x + wide / 2, p->y + p->h - h - 4, "middle", "font-size=\"11\"", label);
         }
@@ -187,7 +188,8 @@ static void draw_points(const struct bench *b, size_t column, size_t bins, doubl
             worst = c->kl[k] <= worst ? worst : c->kl[k]; /* NaN is the worst */
             missed |= !c->top1[k];
         }
-        double x = kl_panel.x + kl_panel.w * ((double)i + 0.5) / (double)bins, y = kl_y(isnan(worst) ? most : worst, most);
+        double x = kl_panel.x + kl_panel.w * ((double)i + 0.5) / (double)bins,
+               y = kl_y(isnan(worst) ? most : worst, most);
         if (missed)
             fprintf(f, "<path d=\"M%.1f %.1fl8 8m0 -8l-8 8\" stroke=\"%s\" stroke-width=\"2\"/>\n", x - 4, y - 4,
                     colour(column));
@@ -230,11 +232,13 @@ static void draw_head(const struct bench *b, FILE *f)
 {
     char title[256];
     fprintf(f,
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" "
+            "height=\"%d\" "
             "viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
-    snprintf(title, sizeof title, "larql bench: %.100s, %zu steps, %zu at once", b->arch.name, b->steps_n, b->workers_n);
+    snprintf(title, sizeof title, "larql bench: %.100s, %zu steps, %zu at once", b->arch.name, b->steps_n,
+             b->workers_n);
     text_at(f, 24, 34, "start", "font-size=\"18\" font-weight=\"bold\"", title);
     for (size_t i = 0; i < b->columns_n; i++) {
         double x = 24 + 90 * (double)i;

@@ -24,8 +24,9 @@ static void print_layers(const struct bench *b, enum wire_format f, FILE *to)
 static bool print_columns(const struct bench *b, FILE *to)
 {
     struct bench_summary s;
-    fprintf(to, "%-7s %8s %8s %8s %8s %7s %7s %8s %8s %7s %7s %7s %9s %9s  %s\n", "wire", "tok/s", "ms p50", "p95", "p99",
-            "enc us", "dec us", "KB up", "KB down", "top-1", "top-5", "top-K", "KL mean", "KL max", "parts at");
+    fprintf(to, "%-7s %8s %8s %8s %8s %7s %7s %8s %8s %7s %7s %7s %9s %9s  %s\n", "wire", "tok/s", "ms p50", "p95",
+            "p99", "enc us", "dec us", "KB up", "KB down", "top-1", "top-5", "top-K", "KL mean", "KL max",
+            "parts at");
     for (size_t i = 0; i < b->columns_n; i++) {
         const struct bench_column *c = &b->columns[i];
         if (!bench_summarize(b, c, &s))
@@ -54,8 +55,10 @@ static double share(const struct bench_trip *t)
 
 static void print_layer_table(const struct bench *b, FILE *to)
 {
-    fprintf(to, "\nPer layer, request / answer: largest |value|; by format: values turned to zero, error of the ordinary "
-                "ones in the worst row\n%-6s %21s", "layer", "max |value|");
+    fprintf(to,
+            "\nPer layer, request / answer: largest |value|; by format: values turned to zero, error of the ordinary "
+            "ones in the worst row\n%-6s %21s",
+            "layer", "max |value|");
     for (size_t i = 1; i < b->columns_n; i++)
         if (!b->columns[i].policy)
             fprintf(to, "  %5s zero  %19s", b->columns[i].name, "error");
@@ -94,8 +97,9 @@ bool bench_print(const struct bench *b, FILE *to)
     fprintf(to, "%s: %zu steps", b->arch.name, b->steps_n);
     if (b->o->text_path)
         fprintf(to, " of %s, windows of %lld tokens", b->o->text_path, (long long)b->o->window);
-    fprintf(to, ", %zu at once, each format beside f32 over the same tokens\n"
-                "top-5, top-%zu: the same first choice and the same %s\n\n",
+    fprintf(to,
+            ", %zu at once, each format beside f32 over the same tokens\n"
+            "top-5, top-%zu: the same first choice and the same %s\n\n",
             b->workers_n, b->top_n, b->o->ordered ? "list" : "set");
     if (!print_columns(b, to))
         return false;

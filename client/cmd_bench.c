@@ -40,8 +40,8 @@ static enum opt_result check_options(const struct bench_options *o)
 static enum opt_result read_options(struct bench_options *o, int argc, char **argv)
 {
     const struct opt opts[] = {
-        {"ffn", 'f', OPT_TEXT, "URL", NULL, "router or shard that serves the FFN (default http://127.0.0.1:9090)", 0, 0,
-         &o->ffn},
+        {"ffn", 'f', OPT_TEXT, "URL", NULL, "router or shard that serves the FFN (default http://127.0.0.1:9090)", 0,
+         0, &o->ffn},
         {"wire", 'w', OPT_TEXT, "LIST", NULL,
          "formats to compare, commas between; f32 is always there, as the reference (default f32,f16,i8)", 0, 0,
          &o->wire},
@@ -50,7 +50,8 @@ static enum opt_result read_options(struct bench_options *o, int argc, char **ar
         {"steps", 's', OPT_INT, "N", NULL, "tokens to measure; 0: the whole --text (default 50)", 0, BENCH_STEPS_MAX,
          &o->steps},
         {"prompt", 'p', OPT_TEXT, "TEXT", NULL,
-         "text to go on from; all formats get f32's choices (default \"The capital of France is\")", 0, 0, &o->prompt},
+         "text to go on from; all formats get f32's choices (default \"The capital of France is\")", 0, 0,
+         &o->prompt},
         {"text", 0, OPT_TEXT, "FILE", NULL, "feed this text instead, in windows that each begin anew", 0, 0,
          &o->text_path},
         {"window", 0, OPT_INT, "N", NULL, "tokens of such a window (default 256)", 2, 1 << 20, &o->window},
@@ -73,7 +74,9 @@ static enum opt_result read_options(struct bench_options *o, int argc, char **ar
          &o->baseline_ratios},
         {"write-policy", 0, OPT_TEXT, "FILE", NULL, "store the recommendation for `larql run --wire-policy`", 0, 0,
          &o->write_policy},
-        {"threads", 't', OPT_INT, "N", NULL, "threads for attention, 0: all CPUs (default 0)", 0, 1024, &o->threads},
+        {"threads", 't', OPT_INT, "N", NULL,
+         "threads for attention, of all sequences together; 0: all CPUs, with --concurrent one each (default 0)", 0,
+         1024, &o->threads},
         {"activations", 0, OPT_TEXT, "8|16|f32", NULL,
          "what quantised weights are multiplied with here: digits of 8 or 16 bit, or f32 (default 16)", 0, 0,
          &o->activations},
@@ -83,8 +86,8 @@ static enum opt_result read_options(struct bench_options *o, int argc, char **ar
          SPIN_US_MAX, &o->busy_poll_us},
         {"api-key-file", 0, OPT_TEXT, "FILE", NULL,
          "file whose first key is sent (or the key itself in LARQL_API_KEY)", 0, 0, &o->api_key_file},
-        {"tls-ca", 0, OPT_TEXT, "FILE", NULL, "PEM, whom an https:// URL must be certified by (default: the system's)",
-         0, 0, &o->tls_ca},
+        {"tls-ca", 0, OPT_TEXT, "FILE", NULL,
+         "PEM, whom an https:// URL must be certified by (default: the system's)", 0, 0, &o->tls_ca},
         {"tls-cert", 0, OPT_TEXT, "FILE", NULL, "PEM, shown to a server that asks for a client's certificate", 0, 0,
          &o->tls_cert},
         {"tls-key", 0, OPT_TEXT, "FILE", NULL, "its private key, PEM", 0, 0, &o->tls_key},
@@ -93,10 +96,11 @@ static enum opt_result read_options(struct bench_options *o, int argc, char **ar
     const struct opt_program program = {
         .name = "larql bench",
         .synopsis = "MODEL.gguf [--ffn URL] [--steps N] [--wire f32,f16,i8] [options]",
-        .about = "Run a model through a grid once per wire format, side by side, and tell speed, bytes and agreement\n"
-                 "with f32; per layer, what each format does to the ordinary values; and which format is safe.\n"
-                 "Exit codes: 0 ok, 1 failed, or an assertion or a baseline was missed, 2 wrong use, 3 the grid failed\n"
-                 "or cannot be reached, 4 the model file cannot be used.",
+        .about =
+            "Run a model through a grid once per wire format, side by side, and tell speed, bytes and agreement\n"
+            "with f32; per layer, what each format does to the ordinary values; and which format is safe.\n"
+            "Exit codes: 0 ok, 1 failed, or an assertion or a baseline was missed, 2 wrong use, 3 the grid failed\n"
+            "or cannot be reached, 4 the model file cannot be used.",
         .examples =
             "  larql bench model.gguf --ffn http://10.0.0.1:9090 --steps 50 --wire f32,f16 --assert-topk-match 5\n"
             "  larql bench model.gguf --text book.txt --steps 1000 --output json --output-file b.json --plot b.svg",
@@ -147,7 +151,8 @@ static enum lq_err write_all(const struct bench *b, struct lq_fault *fault)
     if (!rc && b->o->plot_path)
         rc = bench_plot(b, b->o->plot_path, fault);
     if (!rc && b->o->write_policy)
-        rc = wire_policy_write(b->o->write_policy, b->arch.name, b->arch.hidden_n, b->advice, b->arch.layers_n, fault);
+        rc =
+            wire_policy_write(b->o->write_policy, b->arch.name, b->arch.hidden_n, b->advice, b->arch.layers_n, fault);
     if (!rc && (fflush(stdout) != 0 || ferror(stdout)))
         rc = lq_fail(fault, LQ_IO, "cannot write to stdout");
     return rc;
@@ -169,7 +174,8 @@ static int run(struct bench *b, struct baseline *base)
         return code;
     json_t *now = bench_json(b, true);
     size_t worse_n = 0;
-    enum lq_err rc = now ? baseline_compare(base, now, stderr, &worse_n, &fault) : lq_fail(&fault, LQ_NOMEM, "out of memory");
+    enum lq_err rc =
+        now ? baseline_compare(base, now, stderr, &worse_n, &fault) : lq_fail(&fault, LQ_NOMEM, "out of memory");
     json_decref(now);
     return rc ? fail(&fault) : worse_n > 0 ? CMD_EXIT_FAILED : code;
 }

@@ -281,16 +281,18 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
         return rc;
     }
     codec_init(&f->codec, cpu);
-    lq_ffn_set_wire(f, f->opts.wire);
     *out = f;
-    return LQ_FFN_OK;
+    return lq_ffn_set_wire(f, f->opts.wire);
 }
 
-void lq_ffn_set_wire(struct lq_ffn *f, enum lq_ffn_wire wire)
+enum lq_ffn_rc lq_ffn_set_wire(struct lq_ffn *f, enum lq_ffn_wire wire)
 {
+    if (wire > LQ_FFN_WIRE_I8)
+        return LQ_FFN_USAGE;
     /* Bodies: the wanted format where it is listed, else f32. */
     f->opts.wire = wire;
     f->up = f->server.wire[wire] && !f->compact_refused ? (enum wire_format)wire : WIRE_F32;
+    return LQ_FFN_OK;
 }
 
 void lq_ffn_close(struct lq_ffn *f)

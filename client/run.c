@@ -59,7 +59,7 @@ static enum lq_err ffn_there(void *arg, uint32_t layer, const float *x, size_t r
     struct run *r = arg;
     char why[LQ_WHY_BYTES];
     if (r->policy)
-        lq_ffn_set_wire(r->remote, (enum lq_ffn_wire)r->policy[layer]);
+        (void)lq_ffn_set_wire(r->remote, (enum lq_ffn_wire)r->policy[layer]);
     if (lq_ffn_forward(r->remote, layer, x, (uint32_t)rows_n, out, why) == LQ_FFN_OK)
         return LQ_OK;
     return lq_fail(fault, LQ_SHARD_DOWN, "%s", why);

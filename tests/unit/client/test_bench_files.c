@@ -44,9 +44,11 @@ static const struct {
     {POLICY("{\"0\":\"f16\"}"), "layers"},
     {POLICY("\"f16\""), "layers"},
     {"{\"larql_wire_policy\":2,\"model\":\"m\",\"hidden_size\":6,\"layers\":[\"f16\",\"f16\",\"f16\"]}", "version 2"},
-    {"{\"larql_wire_policy\":1,\"model\":\"m\",\"hidden_size\":7,\"layers\":[\"f16\",\"f16\",\"f16\"]}", "hidden size 7"},
+    {"{\"larql_wire_policy\":1,\"model\":\"m\",\"hidden_size\":7,\"layers\":[\"f16\",\"f16\",\"f16\"]}",
+     "hidden size 7"},
     {"{\"larql_wire_policy\":1,\"model\":\"m\",\"hidden_size\":6,\"layer\":[\"f16\",\"f16\",\"f16\"]}", "layers"},
-    {"{\"larql_wire_policy\":1,\"model\":\"m\",\"hidden_size\":6,\"layers\":[\"f16\",\"f16\",\"f16\"],\"x\":1}", "p.json"},
+    {"{\"larql_wire_policy\":1,\"model\":\"m\",\"hidden_size\":6,\"layers\":[\"f16\",\"f16\",\"f16\"],\"x\":1}",
+     "p.json"},
     {"{\"larql_wire_policy\":1,\"model\":7,\"hidden_size\":6,\"layers\":[\"f16\",\"f16\",\"f16\"]}", "p.json"},
     {"{\"larql_wire_policy\":1,\"larql_wire_policy\":1,\"model\":\"m\",\"hidden_size\":6,\"layers\":[]}", "p.json"},
 };
@@ -93,7 +95,8 @@ START_TEST(policy_is_written_as_it_is_read)
     int fd = mkstemp(path);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    ck_assert_msg(wire_policy_write(path, "bytes that are \xff no text", 6, wrote, 3, &fault) == LQ_OK, "%s", fault.text);
+    ck_assert_msg(wire_policy_write(path, "bytes that are \xff no text", 6, wrote, 3, &fault) == LQ_OK, "%s",
+                  fault.text);
     ck_assert_msg(wire_policy_read(path, 3, 6, &read, &fault) == LQ_OK, "%s", fault.text);
     ck_assert_mem_eq(read, wrote, sizeof wrote);
     free(read);
@@ -106,7 +109,8 @@ END_TEST
 
 static const char result[] =
     "{\"schema\":\"larql-bench\",\"version\":1,\"model\":{\"name\":\"m\"},\"input\":{\"steps\":4},"
-    "\"topk\":{\"k\":5,\"ordered\":false},\"formats\":[{\"wire\":\"f16\",\"bytes_per_token\":{\"up\":100.0,\"down\":90.0},"
+    "\"topk\":{\"k\":5,\"ordered\":false},\"formats\":[{\"wire\":\"f16\",\"bytes_per_token\":{\"up\":100.0,\"down\":"
+    "90.0},"
     "\"agreement\":{\"top1\":1.0,\"top5\":0.98,\"topk\":0.97},\"kl\":{\"mean\":0.001,\"max\":0.1},"
     "\"ms_per_token\":{\"p50\":10.0}}]}";
 
@@ -116,6 +120,8 @@ static json_t *changed(const char *group, const char *name, json_t *v)
     json_t *o = json_loads(result, 0, NULL), *f16 = json_array_get(json_object_get(o, "formats"), 0);
     if (group)
         json_object_set_new(json_object_get(f16, group), name, v);
+    else
+        json_decref(v);
     return o;
 }
 
@@ -191,8 +197,9 @@ END_TEST
 
 START_TEST(ratios_are_checked)
 {
-    static const char *const bad[] = {"", "bytes", "bytes=", "bytes=x", "bytes=0", "bytes=-1", "bytes=inf", "bytes=nan",
-                                      "bytes=1,", "bytes=1 ,kl=2", "speed=1", "bytes=1;kl=2"};
+    static const char *const bad[] = {"",         "bytes",         "bytes=",    "bytes=x",
+                                      "bytes=0",  "bytes=-1",      "bytes=inf", "bytes=nan",
+                                      "bytes=1,", "bytes=1 ,kl=2", "speed=1",   "bytes=1;kl=2"};
     struct baseline_ratios r = {0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         ck_assert_msg(baseline_ratios_parse(bad[i], &r, NULL) == LQ_USAGE, "'%s'", bad[i]);
