@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 import grid
+from conftest import make
 from test_parity import Dump, divergence, numbers, top
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -161,6 +162,24 @@ def test_text_in_windows(small, tmp_path):
     assert some["input"]["windows"] == 2
     for a, b in zip(r["formats"], some["formats"]):
         assert a["steps"]["kl"][:11] == b["steps"]["kl"]
+
+
+def test_layer_with_one_huge_value_needs_f32(tmp_path):
+    """One value of 10^6 in each request of layer 3: beyond f16, and i8 loses all beside it. The
+    other layers are told apart from it."""
+    model = make("huge.gguf", "--arch", "llama", "--layers", "6", "--hidden", "64", "--ffn", "96", "--heads", "4", "--kv-heads", "4",
+                 "--seed", "5", "--set", "blk.3.ffn_norm.weight:2=1e6")
+    with grid.Grid(model, ["0-5"]) as g:
+        r = result(model, g.url, tmp_path / "r.json", "--steps", "8", "--prompt", "abc", "--write-policy", str(tmp_path / "p"))
+        layer = r["layers"][3]
+        assert layer["max_abs"]["request"] > 65504 and layer["advice"] == "f32"
+        assert layer["formats"]["f16"]["request"]["clipped"] > 0
+        assert layer["formats"]["i8"]["request"]["zeroed"] > 0.9 and layer["formats"]["i8"]["request"]["error_max"] > 0.99
+        assert "f32" not in [x["advice"] for x in r["layers"][:3]]
+        assert by_name(r)["f16"]["range_fallbacks"] >= 8
+        p = result(model, g.url, tmp_path / "q.json", "--steps", "8", "--prompt", "abc", "--wire", "f16", "--wire-policy", str(tmp_path / "p"))
+        assert by_name(p)["policy"]["range_fallbacks"] == 0
+        assert by_name(p)["policy"]["clipped_by_server"] == 0
 
 
 # ---- files --------------------------------------------------------------------------------------
