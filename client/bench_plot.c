@@ -218,8 +218,8 @@ static void draw_agreement(const struct bench *b, FILE *f)
     }
     double y = kl_y(BENCH_KL_MAX, most), step = nice((double)b->steps_n / 10.0 > 1 ? (double)b->steps_n / 10.0 : 1);
     line_at(f, p->x, y, p->x + p->w, y, "stroke=\"#999999\" stroke-dasharray=\"6 4\"");
-    snprintf(label, sizeof label, "bar of the mean, %g", BENCH_KL_MAX);
-    text_at(f, p->x + p->w - 6, y - 5, "end", "font-size=\"11\" fill=\"#666666\"", label);
+    snprintf(label, sizeof label, "dashed: bar of the mean, %g", BENCH_KL_MAX);
+    text_at(f, p->x + p->w, p->y + p->h + 38, "end", "fill=\"#666666\"", label);
     for (double at = 0; at < (double)b->steps_n; at += step) {
         snprintf(label, sizeof label, "%.0f", at);
         x_tick(f, p, p->x + p->w * (at + 0.5) / (double)b->steps_n, label);

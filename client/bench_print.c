@@ -80,7 +80,8 @@ static void print_layer_table(const struct bench *b, FILE *to)
 static void print_advice(const struct bench *b, FILE *to)
 {
     fprintf(to,
-            "\nSafe format: %s (the smallest of those tested with top-1 >= %g %% and mean KL <= %g)\n"
+            "\nSafe format: %s (the smallest of those tested with top-1 >= %g %% (one miss is allowed) and mean KL "
+            "<= %g)\n"
             "By layer, worst row's ordinary error <= %g and nothing clipped:\n",
             b->safe->name, 100 * BENCH_TOP1_MIN, BENCH_KL_MAX, BENCH_LAYER_ERROR_MAX);
     for (size_t i = 0; i < b->columns_n; i++) {
