@@ -164,6 +164,7 @@ man: $(BINS)
 	$(BUILD)/bin/larql-router --help-man > docs/man/larql-router.1
 	$(BUILD)/bin/larql-shard --help-man > docs/man/larql-shard.1
 	$(BUILD)/bin/larql run --help-man > docs/man/larql-run.1
+	$(BUILD)/bin/larql bench --help-man > docs/man/larql-bench.1
 	$(BUILD)/bin/larql info --help-man > docs/man/larql-info.1
 	$(BUILD)/bin/larql grid --help-man > docs/man/larql-grid.1
 

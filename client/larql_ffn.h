@@ -68,6 +68,10 @@ uint32_t lq_ffn_layers(const struct lq_ffn *f);
 const char *lq_ffn_url(const struct lq_ffn *f);
 const char *lq_ffn_model(const struct lq_ffn *f);
 
+/* The format of the calls from now on, as lq_ffn_opts.wire: for programs that choose it layer
+ * by layer (`larql run --wire-policy`). LQ_FFN_USAGE: no such format. */
+enum lq_ffn_rc lq_ffn_set_wire(struct lq_ffn *f, enum lq_ffn_wire wire);
+
 /* A call whose connection is lost, or that is told 503 with Retry-After, is sent again, with
  * pauses, for up to 10 s and never past its deadline: a router may be restarted meanwhile.
  * out[rows_n * hidden] = FFN of `layer` on x[rows_n * hidden]. */

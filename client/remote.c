@@ -57,6 +57,7 @@ struct lq_ffn {
     struct peer_stats server; /* what /v1/stats said */
     enum wire_format up;      /* of bodies: wanted, where the server lists it */
     bool compact_taken;       /* a non-f32 body was answered with 200 */
+    bool compact_refused;     /* the first one was not: f32 from then on */
     struct lq_ffn_stats stats;
     struct spin spin;
     uint64_t session; /* random: X-Request-Id is this and the number of the call */
@@ -297,9 +298,17 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
         return rc;
     }
     codec_init(&f->codec, cpu);
-    /* Asked for in order of precision: the wanted format where it is listed, else f32. */
-    f->up = f->server.wire[f->opts.wire] ? (enum wire_format)f->opts.wire : WIRE_F32;
     *out = f;
+    return lq_ffn_set_wire(f, f->opts.wire);
+}
+
+enum lq_ffn_rc lq_ffn_set_wire(struct lq_ffn *f, enum lq_ffn_wire wire)
+{
+    if (wire > LQ_FFN_WIRE_I8)
+        return LQ_FFN_USAGE;
+    /* Bodies: the wanted format where it is listed, else f32. */
+    f->opts.wire = wire;
+    f->up = f->server.wire[wire] && !f->compact_refused ? (enum wire_format)wire : WIRE_F32;
     return LQ_FFN_OK;
 }
 
@@ -464,6 +473,7 @@ static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
         bool lost = rc == LQ_FFN_UNREACHABLE && x.rc == LQ_SHARD_DOWN;
         bool later = status == 503 && x.retry_after_s > 0;
         if (unread) { /* the first compact body to this server: it may read f32 only */
+            f->compact_refused = true;
             form = f->up = WIRE_F32;
         } else if (later && x.retry_after_s < AGAIN_MS) {
             if (!pause_before(x.retry_after_s * 1000, start_us, f->opts.deadline_ms))
