@@ -109,6 +109,7 @@ static int connect_lane(const struct bench *b, struct bench_lane *l)
     lq_ffn_opts_init(&opts);
     opts.deadline_ms = (uint64_t)b->o->deadline_ms;
     opts.busy_poll_us = (uint64_t)b->o->busy_poll_us;
+    opts.model_id = b->o->model_id;
     opts.api_key_file = b->o->api_key_file; /* else LARQL_API_KEY */
     opts.tls_ca = b->o->tls_ca;
     opts.tls_cert = b->o->tls_cert;

@@ -37,7 +37,8 @@ enum {
 
 struct bench_options {
     const char *model_path, *ffn, *wire, *prompt, *text_path, *output, *output_file, *plot_path, *baseline_path,
-        *baseline_ratios, *write_policy, *wire_policy, *activations, *api_key_file, *tls_ca, *tls_cert, *tls_key;
+        *baseline_ratios, *write_policy, *wire_policy, *activations, *model_id, *api_key_file, *tls_ca, *tls_cert,
+        *tls_key;
     int64_t steps, window, assert_k, concurrent, warmup, threads, deadline_ms, busy_poll_us;
     bool ordered, quiet;
 };
@@ -124,7 +125,7 @@ struct bench {
     size_t workers_n;
     pthread_barrier_t barrier;
     bool barrier_made;
-    pthread_mutex_t gate; /* held until all workers have their threads */
+    pthread_mutex_t gate;       /* held until all workers have their threads */
     _Atomic size_t failed_turn; /* SIZE_MAX: none */
     /* the recommendation */
     enum wire_format *advice;        /* per layer */

@@ -84,6 +84,8 @@ static enum opt_result read_options(struct bench_options *o, int argc, char **ar
          &o->deadline_ms},
         {"busy-poll", 0, OPT_INT, "US", NULL, "poll for so long for each answer before sleeping (default 0)", 0,
          SPIN_US_MAX, &o->busy_poll_us},
+        {"model-id", 0, OPT_TEXT, "NAME", NULL, "which model of a grid that serves several (see larql grid status)", 0, 0,
+         &o->model_id},
         {"api-key-file", 0, OPT_TEXT, "FILE", NULL,
          "file whose first key is sent (or the key itself in LARQL_API_KEY)", 0, 0, &o->api_key_file},
         {"tls-ca", 0, OPT_TEXT, "FILE", NULL,
