@@ -190,14 +190,26 @@ static enum lq_err choose(struct router *rt, const char *model_id, const uint32_
     return LQ_OK;
 }
 
+/* Nobody better than one that is dead, or was asked already? */
+static bool is_poor(const struct tried *tried, struct member *const *chosen, const struct member *one,
+                    uint32_t layers_n)
+{
+    for (uint32_t i = 0; i < (one ? 1 : layers_n); i++) {
+        const struct member *m = one ? one : chosen[i];
+        if (m->health != MEMBER_UP || tried_has(tried, m))
+            return true;
+    }
+    return false;
+}
+
 enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
                         const struct tried *tried, struct member **chosen, struct member **one,
                         struct lq_fault *fault)
 {
     enum lq_err rc = choose(rt, model_id, layers, layers_n, tried, chosen, one, fault);
-    /* Members change at once, tables when their loop comes to it: who left may have been
-     * followed by somebody that only the next table has. */
-    if (rc && link_take_table(rt))
+    /* Members change at once, tables when their loop comes to it: who left or died may have
+     * been followed by somebody that only the next table has. */
+    if ((rc || is_poor(tried, chosen, *one, layers_n)) && link_take_table(rt))
         rc = choose(rt, model_id, layers, layers_n, tried, chosen, one, fault);
     return rc;
 }

@@ -103,7 +103,8 @@ struct tried {
  * other. *one: the member that serves them all, or NULL; then chosen[i] serves layers[i].
  * model_id NULL or "": the only model. LQ_BAD_LAYER: "layer {l} has no owning shard in
  * this router"; LQ_NOT_READY: the grid lacks layers for now, which are named. Before it
- * fails it takes the loop's next table, if there is one: members live until the turn ends. */
+ * fails, or names one that is dead or was tried, it takes the loop's next table, if there is
+ * one: members live until the turn ends. */
 enum lq_err flow_choose(struct router *rt, const char *model_id, const uint32_t *layers, uint32_t layers_n,
                         const struct tried *tried, struct member **chosen, struct member **one,
                         struct lq_fault *fault) LQ_MUST_CHECK;

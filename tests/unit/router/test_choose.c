@@ -107,6 +107,27 @@ START_TEST(next_table_is_taken_before_a_no)
 }
 END_TEST
 
+/* The same where there is somebody, but dead or asked already. */
+START_TEST(next_table_is_taken_before_the_dead)
+{
+    struct router rt;
+    struct tried tried = {.n = 0};
+    begin(&rt, 1);
+    struct member *dead = rt.table->members[0];
+    if (_i == 0)
+        dead->health = MEMBER_DOWN;
+    else
+        tried_add(&tried, dead);
+    ck_assert_ptr_eq(ask(&rt, &tried), dead);
+    rt.next_table = table_of(2);
+    rt.next_table->generation = 1;
+    struct member *m = ask(&rt, &tried);
+    ck_assert(m && m->health == MEMBER_UP && !tried_has(&tried, m));
+    event_base_loop(loop_base(rt.loop), EVLOOP_NONBLOCK);
+    end(&rt);
+}
+END_TEST
+
 static struct router *told;
 
 static void asks_again(struct link_use *u)
@@ -151,6 +172,7 @@ int main(void)
     tcase_add_test(t, any_two_of_many_are_drawn);
     tcase_add_test(t, tried_is_known_by_number_not_by_address);
     tcase_add_test(t, next_table_is_taken_before_a_no);
+    tcase_add_loop_test(t, next_table_is_taken_before_the_dead, 0, 2);
     tcase_add_test(t, telling_may_take_a_table);
     suite_add_tcase(s, t);
     return run_suite(s);
