@@ -25,7 +25,7 @@ if grid.SANITIZED:  # a sanitized library does not load into this interpreter
 class Options(ctypes.Structure):
     _fields_ = [("wire", ctypes.c_int), ("deadline_ms", ctypes.c_uint64), ("connect_ms", ctypes.c_uint64),
                 ("busy_poll_us", ctypes.c_uint64), *((n, ctypes.c_char_p) for n in (
-                    "api_key_file", "api_key", "tls_ca", "tls_cert", "tls_key"))]
+                    "api_key_file", "api_key", "tls_ca", "tls_cert", "tls_key", "model_id"))]
 
 
 class Stats(ctypes.Structure):
