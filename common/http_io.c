@@ -44,6 +44,10 @@ void io_end(struct http_io *io, enum io_end how, int error)
 {
     if (!io->bev)
         return;
+    if (how == IO_CLOSED && io->write_error) { /* the write has heard the reset, and the read only an end */
+        how = IO_BROKEN;
+        error = io->write_error;
+    }
     io->ended = true;
     io->error = error;
     event_del(io->reader);
@@ -132,10 +136,12 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
             io_end(io, IO_BROKEN, ENOMEM);
     } else if (what & BEV_EVENT_TIMEOUT) {
         io_end(io, IO_STALLED, ETIMEDOUT);
-    } else if (!io->connected || io->paused || io->ended) {
-        io_end(io, IO_BROKEN, error);
-    } /* else the read side finds the same end, after what the peer had said before it
-       * left: an answer that refuses a body */
+    } else {
+        io->write_error = error ? error : EPIPE;
+        if (!io->connected || io->paused || io->ended || !io->ops->hears_out)
+            io_end(io, IO_BROKEN, io->write_error);
+        /* else the read side finds the same end */
+    }
     guard_leave(guard);
 }
 
@@ -212,6 +218,7 @@ enum lq_err io_open(struct http_io *io, int fd, SSL *ssl, bool connecting, uint3
     io->tls = ssl != NULL;
     io->connected = !connecting && !ssl;
     io->ended = io->paused = io->broken = io->spoke_http = false;
+    io->write_error = 0;
     io->why[0] = '\0';
     bool ok = ssl ? io_tls_open(io, fd, ssl) : plain_open(io, fd);
     if (!io->bev)

@@ -35,6 +35,9 @@ enum io_end {
 };
 
 struct http_io_ops {
+    /* The socket takes no more: true, and what the peer had said before it left is read first (a
+     * client's side: an answer that refuses a body); false, and that is the end at once. */
+    bool hears_out;
     void (*on_bytes)(struct http_io *io);   /* io->in has more */
     void (*on_drained)(struct http_io *io); /* the output fell to the low-water mark */
     void (*on_connected)(struct http_io *io);
@@ -56,6 +59,7 @@ struct http_io {
     bool connected, ended, paused, broken;
     bool tls;
     bool spoke_http; /* the peer sent a plain request where TLS was to begin */
+    int write_error; /* errno of a write that failed; 0: none. Nothing is written any more */
     int error;       /* errno of IO_BROKEN */
     char why[128];   /* of the TLS layer, in place of error; "": it has none */
 };

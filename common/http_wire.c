@@ -303,7 +303,8 @@ static void connect_next(struct wire *w)
 
 void wire_open(struct http_pool *p, struct http_call *c)
 {
-    static const struct http_io_ops ops = {.on_bytes = on_bytes,
+    static const struct http_io_ops ops = {.hears_out = true,
+                                           .on_bytes = on_bytes,
                                            .on_drained = on_drained,
                                            .on_connected = on_connected,
                                            .on_end = on_end,

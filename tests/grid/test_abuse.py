@@ -101,3 +101,60 @@ def test_slow_and_half_open_connections(synthetic, program):
             assert int(next(x.split()[1] for x in page.splitlines() if x.startswith(refused))) > CROWD_N / 4
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def queues(local_port, remote_port):
+    """Bytes at one end of a connection: sent and not acknowledged, come and not read."""
+    with open("/proc/net/tcp", encoding="ascii") as f:
+        for line in f:
+            _, local, remote, _, tx_rx = line.split()[:5]
+            if local.endswith(f":{local_port:04X}") and remote.endswith(f":{remote_port:04X}"):
+                return tuple(int(x, 16) for x in tx_rx.split(":"))
+    raise AssertionError("no such connection")
+
+
+def reader_of_nothing(url):
+    """A socket whose answers have filled all there is on the way, and wait at the server besides."""
+    host, port = url.rsplit("/", 1)[1].rsplit(":", 1)
+    port = int(port)
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.connect((host, port))
+    s.settimeout(30 * grid.TIMEOUT_X)
+    mine = s.getsockname()[1]
+    full = 0
+    for _ in range(400):
+        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" * 300)
+        until = time.monotonic() + 30 * grid.TIMEOUT_X
+        while queues(mine, port)[0] or queues(port, mine)[1]:
+            assert time.monotonic() < until, "the server has stopped reading"
+            os.sched_yield()
+        assert grid.get(url, "/v1/health")[0] in (200, 503)  # of the same loop: what it had read it has answered
+        now = queues(port, mine)[0]
+        if now == full:
+            return s
+        full = now
+    raise AssertionError(f"its answers all find room: {full}")
+
+
+@pytest.mark.parametrize("program", ["shard", "router"])
+def test_who_resets_under_an_answer_leaves_nothing(synthetic, tmp_path, program):
+    """Without a key, even: each such connection was kept for ever, and held a SIGTERM up."""
+    keys = tmp_path / "keys"
+    keys.write_text("a-key-of-the-grid-0123456789\n", encoding="ascii")
+    keys.chmod(0o600)
+    with grid.shard(synthetic, "0-7", "--grid-key-file", str(keys)) as s, \
+            grid.router(f"0-7={s.url}", "--grid-key-file", str(keys), "--api-key-file", str(keys)) as r:
+        p = s if program == "shard" else r
+        assert grid.get(p.url, "/v1/health")[0] == 200
+        files = files_n(p)
+        for _ in range(5):
+            c = reader_of_nothing(p.url)
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            c.close()
+        until = time.monotonic() + 60 * grid.TIMEOUT_X
+        while files_n(p) > files:
+            assert time.monotonic() < until, (files, files_n(p))
+            os.sched_yield()
+        assert p.stop() == 0
+        assert "drain_end connections=0" in p.log_text()

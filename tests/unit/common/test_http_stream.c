@@ -405,6 +405,29 @@ START_TEST(an_answer_that_nobody_reads_ends)
 }
 END_TEST
 
+/* The reset meets the write first, which leaves the read side nothing but an end of the stream. */
+START_TEST(an_answer_whose_reader_resets_ends)
+{
+    static const char *const requests[] = {GET("/big"), GET("/big") GET("/big"), "GET /big HTTP/1.0\r\n\r\n"};
+    struct linger none = {.l_onoff = 1, .l_linger = 0};
+    struct site w;
+    struct raw r;
+    site_open(&w, NULL); /* patient: no timeout of it ends this */
+    w.answer_n = 8 << 20;
+    for (int i = 0; i < 20; i++) {
+        raw_open_tcp(&r, w.server);
+        bufferevent_disable(r.bev, EV_READ);
+        raw_text(&r, requests[_i]);
+        RUN_UNTIL(w.base, w.requests_n == i + 1);
+        kit_turns(w.base, 20);
+        ck_assert_int_eq(setsockopt(bufferevent_getfd(r.bev), SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
+        raw_close(&r);
+        RUN_UNTIL(w.base, http_server_connections_n(w.server) == 0);
+    }
+    site_close(&w);
+}
+END_TEST
+
 struct gulps {
     int fd;
     size_t n;
@@ -472,6 +495,7 @@ int main(void)
     tcase_add_loop_test(t, an_idle_connection_is_closed_without_a_word, 0, 2);
     tcase_add_test(t, a_pending_handler_is_not_timed);
     tcase_add_loop_test(t, an_answer_that_nobody_reads_ends, 0, 3);
+    tcase_add_loop_test(t, an_answer_whose_reader_resets_ends, 0, 3);
     if (!kit_dial_tls) /* its client is a bare socket */
         tcase_add_loop_test(t, an_answer_that_is_read_slowly_is_not_cut, 0, 2);
     return run_suite(s);
