@@ -81,6 +81,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(GRID_H)
 $(BUILD)/obj/model/kern_%.o $(BUILD)/obj/proto/codec_%.o: ALL_CFLAGS += -O3
 $(BUILD)/obj/model/gemm_blis.o: ALL_CPPFLAGS += -isystem $(BLIS_INC)
 
+# It includes the page by the assembler, whose files the compiler does not tell.
+$(BUILD)/obj/router/page.o: router/page.html
+
 $(BUILD)/obj/llhttp/%.o: $(LLHTTP_SRC)/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "  CC    llhttp/$*.c")
@@ -161,6 +164,7 @@ man: $(BINS)
 	$(BUILD)/bin/larql-router --help-man > docs/man/larql-router.1
 	$(BUILD)/bin/larql-shard --help-man > docs/man/larql-shard.1
 	$(BUILD)/bin/larql run --help-man > docs/man/larql-run.1
+	$(BUILD)/bin/larql bench --help-man > docs/man/larql-bench.1
 	$(BUILD)/bin/larql info --help-man > docs/man/larql-info.1
 	$(BUILD)/bin/larql grid --help-man > docs/man/larql-grid.1
 

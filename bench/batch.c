@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bench/support/quantile.h"
+#include "client/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/shard.h"
 #include "common/clock.h"

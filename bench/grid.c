@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/support/quantile.h"
+#include "client/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/timer.h"
 #include "common/log.h"

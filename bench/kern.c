@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "bench/support/ggml.h"
-#include "bench/support/quantile.h"
+#include "client/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/timer.h"
 #include "model/mat.h"

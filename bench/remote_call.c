@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "bench/support/quantile.h"
+#include "client/quantile.h"
 #include "bench/support/report.h"
 #include "bench/support/shard.h"
 #include "client/larql_ffn.h"

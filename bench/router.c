@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/support/quantile.h"
+#include "client/quantile.h"
 #include "bench/support/proxies.h"
 
 enum {

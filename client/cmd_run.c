@@ -21,6 +21,10 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
          "format on the wire, both ways, where the server has it (default f16; LARQL_F16_WIRE=0: f32, "
          "LARQL_I8_WIRE=1: i8)",
          0, 0, &o->wire},
+        {"model-id", 0, OPT_TEXT, "NAME", NULL, "which model of a grid that serves several (see larql grid status)", 0, 0,
+         &o->model_id},
+        {"wire-policy", 0, OPT_TEXT, "FILE", NULL, "a format for each layer, as `larql bench --write-policy` stores it",
+         0, 0, &o->wire_policy},
         {"chat", 'c', OPT_FLAG, NULL, NULL, "put the prompt in the model's chat form", 0, 0, &o->chat},
         {"system", 0, OPT_TEXT, "TEXT", NULL, "system text of the chat", 0, 0, &o->system},
         {"temperature", 0, OPT_REAL, "T", NULL, "0: the likeliest token always (default 0)", 0, 100, &o->temperature},
@@ -81,6 +85,10 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
         return rc;
     o->model_path = args[0];
     int sources = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->teacher_path != NULL);
+    if (o->wire && o->wire_policy) {
+        fprintf(stderr, "larql run: give one of --wire and --wire-policy\nTry 'larql run --help'.\n");
+        return OPT_EXIT_USAGE;
+    }
     if (sources == 1)
         return OPT_RUN;
     fprintf(stderr, "larql run: give one of --prompt, --prompt-file and --teacher\nTry 'larql run --help'.\n");

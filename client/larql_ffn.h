@@ -49,6 +49,8 @@ struct lq_ffn_opts {
     /* https://: PEM files. Whom to trust (NULL: the system's), and what is shown to a server that
      * asks for a client's certificate (both or none). Read once, by lq_ffn_connect(). */
     const char *tls_ca, *tls_cert, *tls_key;
+    /* Which model of a grid that has several (X-Larql-Model); NULL: its only one. */
+    const char *model_id;
 };
 
 /* Defaults: f16, or f32 with LARQL_F16_WIRE=0, or i8 with LARQL_I8_WIRE=1; api_key is
@@ -65,6 +67,10 @@ uint32_t lq_ffn_hidden(const struct lq_ffn *f);
 uint32_t lq_ffn_layers(const struct lq_ffn *f);
 const char *lq_ffn_url(const struct lq_ffn *f);
 const char *lq_ffn_model(const struct lq_ffn *f);
+
+/* The format of the calls from now on, as lq_ffn_opts.wire: for programs that choose it layer
+ * by layer (`larql run --wire-policy`). LQ_FFN_USAGE: no such format. */
+enum lq_ffn_rc lq_ffn_set_wire(struct lq_ffn *f, enum lq_ffn_wire wire);
 
 /* A call whose connection is lost, or that is told 503 with Retry-After, is sent again, with
  * pauses, for up to 10 s and never past its deadline: a router may be restarted meanwhile.

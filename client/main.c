@@ -10,6 +10,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"run", "generate text, with the FFN on a grid or in this process", cmd_run},
+    {"bench", "measure the wire formats on a grid: speed, bytes, agreement", cmd_bench},
     {"info", "print a model's shape as JSON", cmd_info},
     {"grid", "see and steer a grid: status, gaps, drain, assign, top", cmd_grid},
 };

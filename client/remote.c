@@ -25,6 +25,7 @@
 #include "common/http.h"
 #include "common/keys.h"
 #include "common/peer_stats.h"
+#include "common/percent.h"
 #include "common/spin.h"
 #include "common/tls.h"
 #include "proto/codec.h"
@@ -42,6 +43,8 @@ enum {
     AGAIN_MS = 10000,         /* a call that finds nobody, or only 503, gives up after that */
     PAUSE_FIRST_MS = 10,      /* between such tries, but for the first; doubles */
     PAUSE_LAST_MS = 500,
+    MODEL_ID_BYTES_MAX = 128,
+    STATS_PATH_BYTES = 32 + 3 * MODEL_ID_BYTES_MAX,
 };
 
 struct lq_ffn {
@@ -54,6 +57,7 @@ struct lq_ffn {
     struct peer_stats server; /* what /v1/stats said */
     enum wire_format up;      /* of bodies: wanted, where the server lists it */
     bool compact_taken;       /* a non-f32 body was answered with 200 */
+    bool compact_refused;     /* the first one was not: f32 from then on */
     struct lq_ffn_stats stats;
     struct spin spin;
     uint64_t session; /* random: X-Request-Id is this and the number of the call */
@@ -69,7 +73,7 @@ struct exchange {
     char content_type[160];
     uint64_t saturated_n;
     uint64_t retry_after_s; /* what it says; 0: nothing */
-    struct evbuffer *body; /* the answer's */
+    struct evbuffer *body;  /* the answer's */
     struct lq_fault fault;
 };
 
@@ -151,9 +155,8 @@ static enum lq_ffn_rc explain(const struct lq_ffn *f, struct exchange *x, const 
 {
     const char *url = http_pool_url(f->pool);
     if (x->rc != LQ_OK) {
-        enum lq_ffn_rc rc = x->rc == LQ_NOMEM        ? LQ_FFN_NOMEM
-                            : x->rc == LQ_BAD_ANSWER ? LQ_FFN_BAD_ANSWER
-                                                     : LQ_FFN_UNREACHABLE;
+        bool bad = x->rc == LQ_BAD_ANSWER || x->rc == LQ_BIG_BODY;
+        enum lq_ffn_rc rc = x->rc == LQ_NOMEM ? LQ_FFN_NOMEM : bad ? LQ_FFN_BAD_ANSWER : LQ_FFN_UNREACHABLE;
         return say(why, rc, "%s at %s: %s", where, url, x->fault.text);
     }
     char text[300];
@@ -196,12 +199,27 @@ static enum lq_ffn_rc check_environment(char *why)
     return LQ_FFN_OK;
 }
 
+static bool stats_path(const struct lq_ffn *f, char path[STATS_PATH_BYTES])
+{
+    const char *id = f->opts.model_id;
+    int n = snprintf(path, STATS_PATH_BYTES, id ? "/v1/stats?model_id=" : "/v1/stats");
+    if (!id)
+        return true;
+    for (const char *p = id; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)
+            return false;
+    return strlen(id) <= MODEL_ID_BYTES_MAX && percent_encode(path + n, STATS_PATH_BYTES - (size_t)n, id);
+}
+
 static enum lq_ffn_rc read_server(struct lq_ffn *f, char *why)
 {
     struct exchange x;
     struct lq_fault fault;
+    char path[STATS_PATH_BYTES];
+    if (!stats_path(f, path))
+        return say(why, LQ_FFN_USAGE, "model_id: up to %d bytes, and no control characters", MODEL_ID_BYTES_MAX);
     const struct http_call_opts o = {
-        .method = "GET", .path = "/v1/stats", .deadline_ms = f->opts.deadline_ms, .answer_max = STATS_BYTES_MAX};
+        .method = "GET", .path = path, .deadline_ms = f->opts.deadline_ms, .answer_max = STATS_BYTES_MAX};
     enum lq_ffn_rc rc;
     exchange_run(f, &x, &o);
     size_t n;
@@ -280,9 +298,17 @@ enum lq_ffn_rc lq_ffn_connect(const char *url, const struct lq_ffn_opts *o, stru
         return rc;
     }
     codec_init(&f->codec, cpu);
-    /* Asked for in order of precision: the wanted format where it is listed, else f32. */
-    f->up = f->server.wire[f->opts.wire] ? (enum wire_format)f->opts.wire : WIRE_F32;
     *out = f;
+    return lq_ffn_set_wire(f, f->opts.wire);
+}
+
+enum lq_ffn_rc lq_ffn_set_wire(struct lq_ffn *f, enum lq_ffn_wire wire)
+{
+    if (wire > LQ_FFN_WIRE_I8)
+        return LQ_FFN_USAGE;
+    /* Bodies: the wanted format where it is listed, else f32. */
+    f->opts.wire = wire;
+    f->up = f->server.wire[wire] && !f->compact_refused ? (enum wire_format)wire : WIRE_F32;
     return LQ_FFN_OK;
 }
 
@@ -341,7 +367,8 @@ static struct http_headers *request_headers(struct lq_ffn *f, enum wire_format f
     if (h && http_headers_add(h, "X-Request-Id", f->req_id) &&
         http_headers_add(h, "Content-Type", wire_content_type(form)) &&
         http_headers_add(h, "Accept", negotiate_client_accept((enum wire_format)f->opts.wire)) &&
-        http_headers_add(h, "X-Larql-Deadline-Ms", ms))
+        http_headers_add(h, "X-Larql-Deadline-Ms", ms) &&
+        (!f->opts.model_id || http_headers_add(h, "X-Larql-Model", f->opts.model_id)))
         return h;
     http_headers_free(h);
     return NULL;
@@ -433,7 +460,8 @@ static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
     uint64_t start_us = clock_us(), pause_ms = 0;
     for (;;) {
         struct exchange x;
-        uint64_t took_ms = ms_since(start_us), left_ms = f->opts.deadline_ms > took_ms ? f->opts.deadline_ms - took_ms : 1;
+        uint64_t took_ms = ms_since(start_us),
+                 left_ms = f->opts.deadline_ms > took_ms ? f->opts.deadline_ms - took_ms : 1;
         enum lq_ffn_rc rc = send_once(f, q, form, left_ms, where, why, &x);
         int status = x.rc == LQ_OK ? x.status : 0;
         exchange_release(&x);
@@ -445,6 +473,7 @@ static enum lq_ffn_rc ask(struct lq_ffn *f, const struct question *q, char *why)
         bool lost = rc == LQ_FFN_UNREACHABLE && x.rc == LQ_SHARD_DOWN;
         bool later = status == 503 && x.retry_after_s > 0;
         if (unread) { /* the first compact body to this server: it may read f32 only */
+            f->compact_refused = true;
             form = f->up = WIRE_F32;
         } else if (later && x.retry_after_s < AGAIN_MS) {
             if (!pause_before(x.retry_after_s * 1000, start_us, f->opts.deadline_ms))

@@ -12,6 +12,7 @@
 
 #include "client/chat.h"
 #include "client/cmd.h"
+#include "client/wire_policy.h"
 #include "common/clock.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, PIECE_BYTES = 1024 };
@@ -57,6 +58,8 @@ static enum lq_err ffn_there(void *arg, uint32_t layer, const float *x, size_t r
 {
     struct run *r = arg;
     char why[LQ_WHY_BYTES];
+    if (r->policy)
+        (void)lq_ffn_set_wire(r->remote, (enum lq_ffn_wire)r->policy[layer]);
     if (lq_ffn_forward(r->remote, layer, x, (uint32_t)rows_n, out, why) == LQ_FFN_OK)
         return LQ_OK;
     return lq_fail(fault, LQ_SHARD_DOWN, "%s", why);
@@ -71,6 +74,7 @@ static int connect_remote(struct run *r)
     opts.deadline_ms = (uint64_t)r->o->deadline_ms;
     opts.busy_poll_us = (uint64_t)r->o->busy_poll_us;
     opts.api_key_file = r->o->api_key_file; /* else LARQL_API_KEY */
+    opts.model_id = r->o->model_id;
     opts.tls_ca = r->o->tls_ca;
     opts.tls_cert = r->o->tls_cert;
     opts.tls_key = r->o->tls_key;
@@ -84,6 +88,10 @@ static int connect_remote(struct run *r)
         }
         opts.wire = (enum lq_ffn_wire)w;
     }
+    struct lq_fault fault;
+    if (r->o->wire_policy && wire_policy_read(r->o->wire_policy, r->arch.layers_n, r->arch.hidden_n, &r->policy,
+                                              &fault) != LQ_OK)
+        return fail(CMD_EXIT_USAGE, fault.text);
     enum lq_ffn_rc rc = lq_ffn_connect(r->o->ffn, &opts, &r->remote, why);
     if (rc)
         return fail(rc == LQ_FFN_USAGE ? CMD_EXIT_USAGE : CMD_EXIT_GRID, why);
@@ -122,8 +130,8 @@ static int open_model(struct run *r)
         return fail(code_of(rc), fault.text);
     if (!here)
         return connect_remote(r);
-    if (r->o->wire)
-        return fail(CMD_EXIT_USAGE, "--wire has no meaning with --ffn local");
+    if (r->o->wire || r->o->wire_policy)
+        return fail(CMD_EXIT_USAGE, "--wire and --wire-policy have no meaning with --ffn local");
     r->local_scratch = malloc(ffn_scratch_floats(r->local, (size_t)r->o->chunk) * sizeof(float));
     return r->local_scratch ? 0 : fail(CMD_EXIT_FAILED, "out of memory");
 }
@@ -348,6 +356,7 @@ void run_release(struct run *r)
     ffn_free(r->local);
     tokenizer_free(r->tokenizer);
     gguf_free(r->gguf);
+    free(r->policy);
     free(r->local_scratch);
     free(r->prompt);
     free(r->made);

@@ -12,10 +12,11 @@
 #include "client/sampler.h"
 #include "client/tokenizer.h"
 #include "model/ffn.h"
+#include "proto/wire.h"
 
 struct run_options {
     const char *model_path, *ffn, *prompt, *prompt_file, *wire, *system, *stats_path, *teacher_path, *logits_path,
-        *activations, *api_key_file, *tls_ca, *tls_cert, *tls_key;
+        *activations, *model_id, *wire_policy, *api_key_file, *tls_ca, *tls_cert, *tls_key;
     int64_t tokens, threads, context, chunk, top_k, seed, deadline_ms, busy_poll_us;
     double temperature, top_p;
     bool chat, ignore_eos, quiet;
@@ -33,6 +34,7 @@ struct run {
     struct ffn *local;
     float *local_scratch;
     struct lq_ffn *remote;
+    enum wire_format *policy; /* of the remote one, per layer; NULL: --wire everywhere */
     /* tokens */
     uint32_t *prompt, *made; /* made: o->tokens of room */
     size_t prompt_n, made_n;

@@ -86,6 +86,8 @@ void grpc_stream_cancel(struct grpc_stream *s);
 /* "10.0.0.1:50052", "[::1]:50052"; and is that this machine (127/8, ::1)? */
 const char *grpc_stream_peer(const struct grpc_stream *s);
 bool grpc_stream_peer_is_loopback(const struct grpc_stream *s);
+/* NULL: a Unix socket's; lives as long as s. */
+const struct sockaddr *grpc_stream_peer_address(const struct grpc_stream *s);
 /* A header of the request (server) or of the answer (client, once a message came), or
  * NULL; lives as long as s. */
 const char *grpc_stream_metadata(const struct grpc_stream *s, const char *name);

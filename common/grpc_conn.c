@@ -95,12 +95,20 @@ static uint64_t after_ms(uint64_t us, uint32_t ms)
     return us + (uint64_t)ms * 1000;
 }
 
+/* Does it only wait for the peer to read? For that there is as long as for a PING. */
+static bool is_unread(const struct grpc_conn *c)
+{
+    return c->paused || (c->going && c->streams_n == 0);
+}
+
 /* When something is to be done next, if nothing comes. */
 static uint64_t next_us(const struct grpc_conn *c)
 {
     const struct grpc_limits *l = &c->limits;
     if (!c->up)
         return after_ms(c->born_us, l->hello_timeout_ms);
+    if (is_unread(c))
+        return after_ms(c->wrote_us, l->ping_timeout_ms);
     if (c->streams_n == 0)
         return after_ms(c->idle_us, l->idle_timeout_ms);
     return c->ping_us ? after_ms(c->ping_us, l->ping_timeout_ms) : after_ms(c->heard_us, l->ping_interval_ms);
@@ -138,8 +146,14 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
             h2_conn_close(c, GRPC_UNAVAILABLE, text);
             return;
         }
+        if (is_unread(c)) {
+            snprintf(text, sizeof text, "nothing was read of it within %u ms", c->limits.ping_timeout_ms);
+            h2_conn_close(c, GRPC_UNAVAILABLE, text);
+            return;
+        }
         if (c->streams_n == 0) {
             h2_conn_drain(c);
+            h2_conn_arm(c);
             return;
         }
         if (c->ping_us) {
@@ -192,12 +206,16 @@ static void flush(struct grpc_conn *c)
         h2_conn_close(c, GRPC_UNAVAILABLE, "out of memory for a connection");
         return;
     }
-    bool full = evbuffer_get_length(out) >= OUT_HIGH_BYTES;
-    if (full && !c->paused)
+    bool full = evbuffer_get_length(out) >= OUT_HIGH_BYTES, was = c->paused;
+    if (full && !was)
         (void)bufferevent_disable(c->bev, EV_READ);
-    else if (!full && c->paused)
+    else if (!full && was)
         (void)bufferevent_enable(c->bev, EV_READ);
     c->paused = full;
+    if (full && !was) {
+        c->wrote_us = clock_us();
+        h2_conn_arm(c);
+    }
     if (!nghttp2_session_want_read(c->h2) && !nghttp2_session_want_write(c->h2))
         die(c);
     else if (c->going && c->streams_n == 0 && !nghttp2_session_want_write(c->h2))
@@ -213,6 +231,7 @@ void h2_conn_drain(struct grpc_conn *c)
         return;
     }
     c->going = true;
+    c->wrote_us = clock_us();
     (void)nghttp2_submit_goaway(c->h2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(c->h2),
                                 NGHTTP2_NO_ERROR, NULL, 0);
     h2_conn_kick(c);
@@ -248,7 +267,7 @@ static void on_write(struct bufferevent *bev, void *arg)
     struct grpc_conn *c = arg;
     h2_conn_enter(c);
     if (c->paused)
-        c->heard_us = clock_us(); /* it is not read, but takes what we send: alive */
+        c->heard_us = c->wrote_us = clock_us(); /* it is not read, but takes what we send: alive */
     if (!c->dying)
         flush(c);
     else if (evbuffer_get_length(bufferevent_get_output(bev)) == 0)
@@ -418,6 +437,7 @@ static int on_frame(nghttp2_session *h2, const nghttp2_frame *frame, void *arg)
         break;
     case NGHTTP2_GOAWAY:
         c->going = true;
+        c->wrote_us = clock_us();
         if (c->channel && frame->goaway.error_code == NGHTTP2_ENHANCE_YOUR_CALM)
             h2_channel_calm(c->channel);
         break;
@@ -555,6 +575,8 @@ void h2_conn_set_peer(struct grpc_conn *c, const struct sockaddr *a, socklen_t a
 {
     char name[INET6_ADDRSTRLEN + 1] = "?";
     unsigned port = 0;
+    if (a_n <= sizeof c->address)
+        memcpy(&c->address, a, a_n);
     if (a->sa_family == AF_INET && a_n >= sizeof(struct sockaddr_in)) {
         const struct sockaddr_in *in = (const void *)a;
         (void)inet_ntop(AF_INET, &in->sin_addr, name, sizeof name);

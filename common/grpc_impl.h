@@ -93,11 +93,13 @@ struct grpc_conn {
     size_t streams_n;
     size_t held_bytes; /* of messages that have come in part */
     uint64_t born_us, heard_us, idle_us;
+    uint64_t wrote_us; /* paused or going: when the peer took something, or was told to go */
     uint64_t ping_us; /* when a PING went out that is not answered; 0: none */
     uint64_t ration_us;
     double ration; /* control frames the peer may still send */
     char peer[GRPC_PEER_CHARS];
     bool peer_is_loopback;
+    struct sockaddr_storage address; /* its; family 0: none */
     /* client: dialling */
     struct resolve_job *lookup;
     struct addrinfo *addrs, *addrs_left;

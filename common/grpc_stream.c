@@ -70,7 +70,7 @@ void h2_stream_free(struct grpc_stream *s)
     struct grpc_conn *c = s->conn;
     TAILQ_REMOVE(&c->streams, s, entry);
     if (--c->streams_n == 0 && !c->dead) {
-        c->idle_us = clock_us();
+        c->idle_us = c->wrote_us = clock_us();
         c->ping_us = 0;
         h2_conn_arm(c);
         h2_conn_kick(c); /* one that is going may close now */
@@ -308,6 +308,11 @@ const char *grpc_stream_peer(const struct grpc_stream *s)
 bool grpc_stream_peer_is_loopback(const struct grpc_stream *s)
 {
     return s->conn->peer_is_loopback;
+}
+
+const struct sockaddr *grpc_stream_peer_address(const struct grpc_stream *s)
+{
+    return s->conn->address.ss_family ? (const struct sockaddr *)&s->conn->address : NULL;
 }
 
 const char *grpc_stream_metadata(const struct grpc_stream *s, const char *name)

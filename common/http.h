@@ -173,6 +173,9 @@ struct http_pool_opts {
     /* Each call carries `Authorization: Bearer` with the first of them, as it is then; NULL:
      * none. Borrowed, must outlive the pool. */
     const struct keys *keys;
+    /* The peer ended a connection that was kept: perhaps it is gone. Starts no call. NULL: not wanted. */
+    void (*on_idle_end)(void *arg);
+    void *arg;
 };
 void http_pool_opts_init(struct http_pool_opts *o);
 
@@ -193,7 +196,8 @@ struct http_call_cb {
     void (*on_data)(struct http_call *c, struct evbuffer *in, void *arg);
     /* Exactly once, then c is gone. LQ_OK: a whole answer (any status), `in` holds
      * what on_data left. LQ_SHARD_DOWN (connect, reset, closed early), LQ_BAD_ANSWER
-     * (framing, over answer_max), LQ_DEADLINE, LQ_CANCELLED, LQ_NOMEM: fault says why. */
+     * (framing), LQ_BIG_BODY (over answer_max), LQ_DEADLINE, LQ_CANCELLED, LQ_NOMEM: fault
+     * says why. */
     void (*on_end)(struct http_call *c, enum lq_err rc, struct evbuffer *in, const struct lq_fault *fault, void *arg);
     /* A streamed request body may go on: below the high-water mark. */
     void (*on_room)(struct http_call *c, void *arg);

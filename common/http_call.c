@@ -262,8 +262,8 @@ void call_room(struct http_call *c)
 static void call_broken(struct http_call *c, enum lq_err rc)
 {
     if (rc == LQ_BIG_BODY)
-        (void)lq_fail(&c->fault, LQ_BAD_ANSWER, "its answer is over the limit of %" PRIu64 " bytes", c->answer_max);
-    c->fault.code = rc == LQ_NOMEM ? rc : LQ_BAD_ANSWER;
+        (void)lq_fail(&c->fault, rc, "its answer is over the limit of %" PRIu64 " bytes", c->answer_max);
+    c->fault.code = rc == LQ_NOMEM || rc == LQ_BIG_BODY ? rc : LQ_BAD_ANSWER;
     call_end(c, c->fault.code);
 }
 

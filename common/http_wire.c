@@ -230,10 +230,14 @@ static void on_end(struct http_io *io, enum io_end how)
     }
     w->over = true;
     w->how = how;
-    if (w->call)
+    if (w->call) {
         call_over(w->call);
-    else
-        wire_kill(w);
+        return;
+    }
+    bool was_kept = w->state == WIRE_IDLE;
+    wire_kill(w);
+    if (was_kept && w->pool->opts.on_idle_end)
+        w->pool->opts.on_idle_end(w->pool->opts.arg);
 }
 
 static void on_timeout(struct http_io *io)

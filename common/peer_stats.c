@@ -12,6 +12,12 @@ static void copy_text(char *to, size_t n, const json_t *stats, const char *key)
 {
     const char *s = json_string_value(json_object_get(stats, key));
     snprintf(to, n, "%s", s ? s : "");
+    size_t end = strlen(to);
+    if (!s || !s[end]) /* whole */
+        return;
+    while (end > 0 && ((unsigned char)to[end - 1] & 0xc0) == 0x80)
+        end--;
+    to[end > 0 ? end - 1 : 0] = '\0'; /* cut before a character, of which a part may have been there */
 }
 
 static uint32_t small_number(const json_t *stats, const char *key, uint32_t max)
@@ -20,7 +26,7 @@ static uint32_t small_number(const json_t *stats, const char *key, uint32_t max)
     return v > 0 && v <= max ? (uint32_t)v : 0;
 }
 
-/* Both absent is fine; there and wrong is not: a peer whose weights cannot be told apart
+/* Both absent is fine; one alone, or wrong, is not: a peer whose weights cannot be told apart
  * must not pass for one that tells nothing. */
 static enum lq_err read_hashes(const json_t *stats, struct peer_stats *out, struct lq_fault *fault)
 {
@@ -28,6 +34,9 @@ static enum lq_err read_hashes(const json_t *stats, struct peer_stats *out, stru
     size_t layers_n = (size_t)out->layer_last - out->layer_first + 1;
     if (identity && !(out->has_identity = hash256_read(json_string_value(identity), &out->identity)))
         return lq_fail(fault, LQ_BAD_ANSWER, "its /v1/stats: identity is no text of 64 hex digits");
+    if (!identity != !list)
+        return lq_fail(fault, LQ_BAD_ANSWER, "its /v1/stats: identity and layer_hashes come together, and %s is missing",
+                       list ? "identity" : "layer_hashes");
     if (!list)
         return LQ_OK;
     if (out->layer_last < out->layer_first || json_array_size(list) != layers_n)

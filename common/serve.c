@@ -108,6 +108,11 @@ void serve_ready(const struct http_server *s)
     notify_send("READY=1");
 }
 
+bool serve_url_is_wild(const char *url)
+{
+    return strstr(url, "://0.0.0.0") || strstr(url, "://[::]");
+}
+
 static bool rest_has_ended(const struct serve_drain *d)
 {
     for (const struct serve_drain *n = d->next; n; n = n->next)

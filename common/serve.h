@@ -38,6 +38,9 @@ enum lq_err serve_listen(struct loop *l, const struct serve_opts *o, const struc
 /* Prints `ready url=...` on stdout, the only line there, and tells the service manager. */
 void serve_ready(const struct http_server *s);
 
+/* A listener's URL that names every address, and so none that others can reach. */
+bool serve_url_is_wild(const char *url);
+
 /* The first SIGTERM or SIGINT sets *draining, stops accepting, and stops the loop
  * when the last connection has ended or after drain_ms; the second exits. With several
  * loops the one that gets the signals tells those in `next`, each on its own thread, and

@@ -116,23 +116,42 @@ static bool is_loopback(const struct sockaddr *a)
     return IN6_IS_ADDR_LOOPBACK(six) || (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127);
 }
 
-enum lq_err trust_may_listen(const struct trust *t, const char *host, struct lq_fault *fault)
+static bool is_reachable(const char *host)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE},
-                    *list = NULL;
-    bool key = access_is_guarded(&t->access, ACCESS_CLIENT);
-    if ((t->listen && key) || t->opts.insecure || getaddrinfo(host, NULL, &hints, &list) != 0)
-        return LQ_OK;
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *list;
+    if (getaddrinfo(host, NULL, &hints, &list) != 0)
+        return false;
     bool loopback = true;
     for (const struct addrinfo *a = list; a; a = a->ai_next)
         loopback &= is_loopback(a->ai_addr);
     freeaddrinfo(list);
-    if (loopback)
+    return !loopback;
+}
+
+static enum lq_err may_listen(const struct trust *t, const char *host, bool key, const char *keys,
+                              struct lq_fault *fault)
+{
+    if ((t->listen && key) || t->opts.insecure || !is_reachable(host))
         return LQ_OK;
-    const char *which = t->access.grid_guards_clients ? "--grid-key-file or --api-key-file" : "--api-key-file";
     return lq_fail(fault, LQ_USAGE,
                    "--host %s can be reached from other machines: give %s%s%s, or --insecure inside a network that "
                    "you trust",
                    host, t->listen ? "" : "--tls-cert and --tls-key", t->listen || key ? "" : ", and ",
-                   key ? "" : which);
+                   key ? "" : keys);
+}
+
+enum lq_err trust_may_listen(const struct trust *t, const char *host, struct lq_fault *fault)
+{
+    return may_listen(t, host, access_is_guarded(&t->access, ACCESS_CLIENT),
+                      t->access.grid_guards_clients ? "--grid-key-file or --api-key-file" : "--api-key-file", fault);
+}
+
+enum lq_err trust_may_join(const struct trust *t, const char *host, struct lq_fault *fault)
+{
+    if (t->client && !t->grid)
+        return lq_fail(fault, LQ_USAGE,
+                       "--grid-port with --api-key-file needs --grid-key-file too: else every client could join shards "
+                       "and drain them");
+    return may_listen(t, host, t->grid != NULL, "--grid-key-file", fault);
 }

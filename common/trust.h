@@ -45,5 +45,7 @@ void trust_reload(struct trust *t);
 /* May it listen there? An address off loopback wants TLS and a key, or --insecure: LQ_USAGE
  * says what to give. A name that does not resolve is left to who binds it. */
 enum lq_err trust_may_listen(const struct trust *t, const char *host, struct lq_fault *fault) LQ_MUST_CHECK;
+/* The same for the port that shards join at: it wants the grid's key, also where clients have some. */
+enum lq_err trust_may_join(const struct trust *t, const char *host, struct lq_fault *fault) LQ_MUST_CHECK;
 
 #endif

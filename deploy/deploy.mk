@@ -15,7 +15,7 @@ D_UNIT := $(DESTDIR)$(UNITDIR)
 D_USERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 D_ETC := $(DESTDIR)$(SYSCONFDIR)/larql-grid
 
-DOCS := README.md CHANGELOG.md LICENSE $(wildcard docs/*.md)
+DOCS := README.md CHANGELOG.md LICENSE $(wildcard docs/*.md docs/*.json)
 UNITS := larql-router.service larql-shard@.service
 ENVS := $(notdir $(wildcard deploy/etc/*.env))
 FFN_NAMES := $(notdir $(FFN_A) $(FFN_SO)) liblarql_ffn.so.0 liblarql_ffn.so

@@ -13,7 +13,7 @@ for group; do
     demo) want="$want python3 python3-venv curl" ;;
     test)
         want="$want openssl curl python3 python3-venv python3-pytest python3-prometheus-client check libsubunit-dev"
-        want="$want python3-grpcio python3-protobuf protobuf-compiler iproute2" ;;
+        want="$want python3-grpcio python3-protobuf python3-jsonschema protobuf-compiler iproute2 chromium-headless-shell" ;;
     clang) want="$want clang" ;;
     fuzz) want="$want clang libclang-rt-14-dev" ;;
     arm64) want="$want gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;

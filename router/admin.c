@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/percent.h"
 #include "router/link.h"
 
 static size_t up_n(const struct route_table *t)
@@ -58,14 +59,15 @@ static void answer_health(void *arg, struct http_req *r)
 {
     struct router *rt = arg;
     struct coverage c = coverage_of(rt->table);
-    bool full = strcmp(http_req_query(r), "coverage=full") == 0, none = strcmp(http_req_query(r), "coverage=none") == 0;
+    bool full = strcmp(http_req_query(r), "coverage=full") == 0,
+         none = strcmp(http_req_query(r), "coverage=none") == 0;
     bool ok = c.live > 0 && (!full || (c.live == c.mapped && c.live >= c.layers));
     const char *status = rt->draining ? "draining" : ok ? "ok" : c.live > 0 ? "incomplete" : "loading";
     http_front_json_new(r, !none && (rt->draining || !ok) ? 503 : 200,
                         json_pack("{ss,sI,sI,s{sI,sI,sI}}", "status", status, "uptime_seconds",
                                   (json_int_t)((clock_us() - rt->crew->start_us) / 1000000), "requests_served",
-                                  (json_int_t)served_n(rt->crew), "coverage", "layers", (json_int_t)c.layers, "mapped",
-                                  (json_int_t)c.mapped, "live", (json_int_t)c.live));
+                                  (json_int_t)served_n(rt->crew), "coverage", "layers", (json_int_t)c.layers,
+                                  "mapped", (json_int_t)c.mapped, "live", (json_int_t)c.live));
 }
 
 void admin_status_text(const void *router, char *text, size_t text_n)
@@ -73,8 +75,8 @@ void admin_status_text(const void *router, char *text, size_t text_n)
     const struct router *rt = router;
     struct coverage c = coverage_of(rt->table);
     snprintf(text, text_n, "%llu of %llu layers have a live shard, %zu of %zu shards are up",
-             (unsigned long long)c.live, (unsigned long long)(c.layers > c.mapped ? c.layers : c.mapped), up_n(rt->table),
-             rt->table->members_n);
+             (unsigned long long)c.live, (unsigned long long)(c.layers > c.mapped ? c.layers : c.mapped),
+             up_n(rt->table), rt->table->members_n);
 }
 
 static json_t *wire_list(const struct route_model *m)
@@ -86,11 +88,12 @@ static json_t *wire_list(const struct route_model *m)
     return list;
 }
 
-/* The model that ?model_id= names (as it is, undecoded), else the first that is known. */
+/* The model that ?model_id= names, else the first that is known. */
 static const struct route_model *model_asked(const struct route_table *t, const char *query)
 {
+    char id[ROUTE_MODEL_CHARS];
     if (strncmp(query, "model_id=", 9) == 0)
-        return route_model_find(t, query + 9);
+        return percent_decode(id, sizeof id, query + 9) ? route_model_find(t, id) : NULL;
     for (size_t i = 0; i < t->models_n; i++)
         if (t->models[i].stats.hidden)
             return &t->models[i];
@@ -102,19 +105,24 @@ static void answer_stats(void *arg, struct http_req *r)
     struct router *rt = arg;
     const struct route_table *t = rt->table;
     const struct route_model *m = model_asked(t, http_req_query(r));
+    if (!m && t->models_n > 0 && strncmp(http_req_query(r), "model_id=", 9) == 0) {
+        http_front_refuse(r, LQ_NO_MODEL,
+                          "the model of that model_id is not in this grid; /v1/models lists those that are");
+        return;
+    }
     if (!m || !m->stats.hidden) {
         http_front_refuse(r, LQ_NOT_READY, "no shard of it has answered yet; see /v1/topology");
         return;
     }
     const struct peer_stats *s = &m->stats;
-    http_front_json_new(
-        r, 200,
-        json_pack("{ss,ss,ss,si,si,si,sI,sI,ss,so,ss,s{sb,sI,sI}}", "model", s->model, "family", s->family, "mode",
-                  "ffn-service", "layers", (int)s->layers, "hidden_size", (int)s->hidden, "features_per_layer",
-                  (int)s->features, "layer_start", (json_int_t)(m->routes_n ? m->routes[0].first : 0), "layer_end",
-                  (json_int_t)(m->routes_n ? m->routes[m->routes_n - 1].last : 0), "dtype", s->dtype, "wire",
-                  wire_list(m), "kernels", "router", "loaded", "ffn_service", up_n(t) > 0, "shards",
-                  (json_int_t)t->members_n, "shards_up", (json_int_t)up_n(t)));
+    http_front_json_new(r, 200,
+                        json_pack("{ss,ss,ss,si,si,si,sI,sI,ss,so,ss,s{sb,sI,sI}}", "model", s->model, "family",
+                                  s->family, "mode", "ffn-service", "layers", (int)s->layers, "hidden_size",
+                                  (int)s->hidden, "features_per_layer", (int)s->features, "layer_start",
+                                  (json_int_t)(m->routes_n ? m->routes[0].first : 0), "layer_end",
+                                  (json_int_t)(m->routes_n ? m->routes[m->routes_n - 1].last : 0), "dtype", s->dtype,
+                                  "wire", wire_list(m), "kernels", "router", "loaded", "ffn_service", up_n(t) > 0,
+                                  "shards", (json_int_t)t->members_n, "shards_up", (json_int_t)up_n(t)));
 }
 
 static void answer_models(void *arg, struct http_req *r)
@@ -149,9 +157,13 @@ static void answer_metrics(void *arg, struct http_req *r)
 void admin_on_request(struct http_req *r, void *router)
 {
     static const struct http_page pages[] = {
-        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT},   {"/v1/health", "GET", answer_health, ACCESS_ANY},
-        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},     {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
-        {"/v1/topology", "GET", topology_answer, ACCESS_GRID}, {"/metrics", "GET", answer_metrics, ACCESS_READER},
+        {"/v1/walk-ffn", "POST", flow_start, ACCESS_CLIENT},
+        {"/v1/health", "GET", answer_health, ACCESS_ANY},
+        {"/v1/stats", "GET", answer_stats, ACCESS_CLIENT},
+        {"/v1/models", "GET", answer_models, ACCESS_CLIENT},
+        {"/v1/topology", "GET", topology_answer, ACCESS_GRID},
+        {"/metrics", "GET", answer_metrics, ACCESS_READER},
+        {"/", "GET", page_answer, ACCESS_ANY},
     };
     struct router *rt = router;
     http_front_dispatch(pages, sizeof pages / sizeof *pages, &rt->crew->trust.access, rt, r);

@@ -12,7 +12,7 @@
 #include "proto/negotiate.h"
 #include "router/health.h"
 
-enum { HEDGE_MS_MIN = 1, BUSY_S_MAX = 5 };
+enum { HEDGE_MS_MIN = 1 };
 
 static enum lq_err send_to(struct attempt *a, struct member *m, struct lq_fault *fault);
 
@@ -86,6 +86,13 @@ static struct member *replica_left(struct forward *f)
     return one && !tried_has(&f->tried, one) ? one : NULL;
 }
 
+/* Somebody to whom part of the deadline is left: not one that is known to be dead. */
+static bool has_live_replica(struct forward *f)
+{
+    const struct member *m = replica_left(f);
+    return m && m->health != MEMBER_DOWN;
+}
+
 /* Sends the request once more if that can help and the budget allows it. */
 static bool try_again(struct attempt *a, const char *failed_url)
 {
@@ -98,6 +105,7 @@ static bool try_again(struct attempt *a, const char *failed_url)
         metric_add(f->rt->m.budget_spent, 1);
         return false;
     }
+    a->hedge = false;
     metric_add(f->rt->m.retries, 1);
     log_info("retry req=%s from=%s to=%s", http_req_id(f->req), failed_url, m->url);
     return send_to(a, m, &fault) == LQ_OK;
@@ -265,14 +273,6 @@ static void attempt_failed(struct attempt *a, enum lq_err rc, const struct lq_fa
     forward_refuse(f, &named);
 }
 
-/* It said 503: others first for as long as it asks. */
-static void note_busy(struct attempt *a)
-{
-    const char *text = a->head ? http_headers_get(a->head, "Retry-After") : NULL;
-    unsigned long s = text ? strtoul(text, NULL, 10) : 1;
-    a->use.link->member->busy_until_us = clock_us() + (s < BUSY_S_MAX ? s : BUSY_S_MAX) * 1000000;
-}
-
 static void on_end(struct http_call *c, enum lq_err rc, struct evbuffer *in, const struct lq_fault *fault, void *arg)
 {
     (void)c;
@@ -288,9 +288,12 @@ static void on_end(struct http_call *c, enum lq_err rc, struct evbuffer *in, con
         return;
     }
     link_answered(&a->use);
-    if (a->status == 503 && !a->forward->started) {
-        note_busy(a);
+    if ((a->status == 503 || a->status == 504) && !a->forward->started) {
         struct member *m = a->use.link->member;
+        if (a->status == 503)
+            link_busy(&a->use, http_headers_get(a->head, "Retry-After"));
+        else /* its part of the deadline passed, and its clock was first */
+            health_suspect(a->forward->rt->crew, m);
         struct http_headers *head = a->head; /* kept for the case that nobody else can help */
         bool hedge = a->hedge;
         a->head = NULL;
@@ -310,7 +313,7 @@ static void on_down(struct link_use *u)
     struct attempt *a = (struct attempt *)u;
     struct forward *f = a->forward;
     struct lq_fault fault;
-    if (a->head_seen || f->cut || (!other_of(a) && !replica_left(f)))
+    if (a->head_seen || f->cut || (!other_of(a) && !has_live_replica(f)))
         return; /* there is nobody else: it may come back */
     (void)lq_fail(&fault, LQ_SHARD_DOWN, "it stopped answering");
     http_call_cancel(a->call);
@@ -336,8 +339,8 @@ static enum lq_err send_to(struct attempt *a, struct member *m, struct lq_fault 
     struct forward *f = a->forward;
     assert(!a->call);
     tried_add(&f->tried, m);
-    uint64_t ms = flow_try_ms(f->deadline_us, replica_left(f) != NULL);
-    struct link *l = link_of(f->rt, m, fault); /* after replica_left(), which may take a table */
+    uint64_t ms = flow_try_ms(f->deadline_us, has_live_replica(f));
+    struct link *l = link_of(f->rt, m, fault); /* after has_live_replica(), which may take a table */
     if (!l)
         return fault->code;
     struct http_headers *h = flow_shard_headers(f->req, ms);

@@ -4,9 +4,12 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "router/health.h"
 #include "router/link.h"
 
-enum { RANK_UP, RANK_BUSY, RANK_NEW, RANK_DOWN, RANK_TRIED, RANK_NEVER };
+/* FALLBACK: of the static map, where shards can join. NEVER also: one that was not compared
+ * yet with those of its model that are known, since it may be another model. */
+enum { RANK_UP, RANK_FALLBACK, RANK_BUSY, RANK_DOWN, RANK_TRIED, RANK_NEVER };
 
 bool tried_has(const struct tried *t, const struct member *m)
 {
@@ -31,16 +34,23 @@ static uint32_t random_below(struct router *rt, uint32_t n)
     return (uint32_t)((x * 2685821657736338717u >> 32) * n >> 32);
 }
 
-static unsigned rank_of(const struct member *m, const struct tried *tried)
+struct draw {
+    const struct route_table *table;
+    const struct route_model *model;
+    const struct tried *tried;
+};
+
+static unsigned rank_of(const struct draw *d, const struct member *m)
 {
-    if (m->standing != MEMBER_SERVING)
+    if (m->standing != MEMBER_SERVING || (!m->checked && d->model->stats.hidden))
         return RANK_NEVER;
-    if (tried_has(tried, m))
+    if (tried_has(d->tried, m))
         return RANK_TRIED;
-    enum member_health h = m->health;
-    if (h == MEMBER_UP)
-        return m->busy_until_us && m->busy_until_us > clock_us() ? RANK_BUSY : RANK_UP;
-    return h == MEMBER_NEW ? RANK_NEW : RANK_DOWN;
+    if (m->health != MEMBER_UP)
+        return RANK_DOWN;
+    if (m->busy_until_us && m->busy_until_us > clock_us())
+        return RANK_BUSY;
+    return d->table->grid && !m->joined ? RANK_FALLBACK : RANK_UP;
 }
 
 /* Of those that are in every route: routes[0]'s alone when routes_n is 1. */
@@ -57,8 +67,8 @@ static bool in_all(const struct route *const *routes, uint32_t routes_n, uint32_
 }
 
 /* The cheaper of two random ones that are up; where one of them is not, the best of all. */
-static struct member *pick(struct router *rt, const struct route *const *routes, uint32_t routes_n,
-                           const struct tried *tried)
+static struct member *pick(struct router *rt, const struct draw *d, const struct route *const *routes,
+                           uint32_t routes_n)
 {
     const struct route *r = routes[0];
     struct member **members = rt->table->members;
@@ -67,7 +77,7 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
          * (and is not yet found out) does not collect the requests of every client. */
         uint32_t n = r->replicas_n, at = random_below(rt, n), other = n > 1 ? at + 1 + random_below(rt, n - 1) : at;
         struct member *a = members[r->replicas[at]], *b = members[r->replicas[other < n ? other : other - n]];
-        if (rank_of(a, tried) == RANK_UP && rank_of(b, tried) == RANK_UP)
+        if (rank_of(d, a) == RANK_UP && rank_of(d, b) == RANK_UP)
             return member_cost(b) < member_cost(a) ? b : a;
     }
     struct member *best = NULL;
@@ -76,7 +86,7 @@ static struct member *pick(struct router *rt, const struct route *const *routes,
     for (uint32_t i = 0; i < r->replicas_n; i++) {
         uint32_t at = r->replicas[(from + i) % r->replicas_n];
         struct member *m = members[at];
-        unsigned rank = rank_of(m, tried);
+        unsigned rank = rank_of(d, m);
         if (rank > best_rank || rank == RANK_NEVER || !in_all(routes, routes_n, at))
             continue;
         if (rank < best_rank || member_cost(m) < member_cost(best))
@@ -102,6 +112,24 @@ static enum lq_err gap(const struct route_table *t, const struct route_model *m,
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? ", " : "", layers[i]);
     }
     return lq_fail(fault, LQ_NOT_READY, "no shard serves layers %s of model '%s' now", list, m->id);
+}
+
+/* Its shards are there and none may be asked: why. One that never answered is probed now. */
+static enum lq_err nobody(struct router *rt, const struct route_model *m, const struct route *r, uint32_t layer,
+                          struct lq_fault *fault)
+{
+    char why[sizeof rt->table->members[0]->why];
+    for (uint32_t i = 0; i < r->replicas_n; i++) {
+        struct member *x = rt->table->members[r->replicas[i]];
+        if (x->standing != MEMBER_SERVING || x->health != MEMBER_DOWN)
+            continue;
+        health_suspect(rt->crew, x);
+        member_why(x, why, sizeof why);
+        return lq_fail(fault, LQ_SHARD_DOWN, "layer %u: shard %s: %s", layer, x->url, why);
+    }
+    return lq_fail(fault, LQ_NOT_READY,
+                   "every shard of layers %u-%u of model '%s' is leaving or refused; see /v1/topology", r->first,
+                   r->last, m->id);
 }
 
 static const struct route_model *model_of(const struct route_table *t, const char *id, struct lq_fault *fault)
@@ -146,16 +174,18 @@ static enum lq_err choose(struct router *rt, const char *model_id, const uint32_
         if (!seen)
             routes[routes_n++] = r;
     }
-    *one = pick(rt, routes, routes_n, tried);
+    const struct draw d = {rt->table, m, tried};
+    *one = pick(rt, &d, routes, routes_n);
     for (uint32_t k = 0; k < routes_n && !*one; k++) {
         /* Layers of one route stay together, so that a shard gets one part. */
-        struct member *best = pick(rt, &routes[k], 1, tried);
-        if (!best)
-            return lq_fail(fault, LQ_NOT_READY, "every shard of layers %u-%u of model '%s' is leaving or refused; see /v1/topology",
-                           routes[k]->first, routes[k]->last, m->id);
-        for (uint32_t i = 0; i < layers_n; i++)
-            if (route_find(m, layers[i]) == routes[k])
-                chosen[i] = best;
+        struct member *best = pick(rt, &d, &routes[k], 1);
+        for (uint32_t i = 0; i < layers_n; i++) {
+            if (route_find(m, layers[i]) != routes[k])
+                continue;
+            if (!best)
+                return nobody(rt, m, routes[k], layers[i], fault);
+            chosen[i] = best;
+        }
     }
     return LQ_OK;
 }

@@ -32,6 +32,7 @@ struct sub { /* one shard's part */
     struct http_call *call;
     struct evbuffer *body, *answer;
     int status;
+    char retry_after[8]; /* of its answer */
 };
 
 struct fan {
@@ -201,8 +202,11 @@ static const char *list_layers(const struct sub *s, char buf[LIST_CHARS])
 
 static void on_sub_head(struct http_call *c, int status, const struct http_headers *h, uint64_t length, void *arg)
 {
-    (void)c, (void)h, (void)length;
-    ((struct sub *)arg)->status = status;
+    (void)c, (void)length;
+    struct sub *s = arg;
+    const char *after = http_headers_get(h, "Retry-After");
+    s->status = status;
+    snprintf(s->retry_after, sizeof s->retry_after, "%s", after ? after : "1");
 }
 
 /* A replica that has all of its layers and was not asked for them yet. */
@@ -215,6 +219,12 @@ static struct member *replica_left(struct sub *s)
         flow_choose(f->rt, f->in.model_id, s->layers, s->layers_n, &s->tried, chosen, &one, &fault) != LQ_OK)
         return NULL;
     return one && !tried_has(&s->tried, one) ? one : NULL;
+}
+
+static bool has_live_replica(struct sub *s)
+{
+    const struct member *m = replica_left(s);
+    return m && m->health != MEMBER_DOWN;
 }
 
 /* The part once more, elsewhere. */
@@ -240,7 +250,9 @@ static void sub_failed(struct sub *s, enum lq_err rc, const struct lq_fault *fau
     struct lq_fault why, named;
     char list[LIST_CHARS];
     (void)flow_shard_fault(s->use.link->member, rc, fault, &why);
-    if (why.code == LQ_SHARD_DOWN)
+    if (rc == LQ_BIG_BODY) /* the request's doing, not the shard's */
+        (void)lq_fail(&why, rc, "shard %s: %s: ask for fewer layers or rows", s->url, fault->text);
+    else if (why.code == LQ_SHARD_DOWN)
         link_failed(&s->use, fault->text);
     else if (why.code == LQ_DEADLINE)
         health_suspect(f->rt->crew, s->use.link->member);
@@ -280,8 +292,12 @@ static void on_sub_end(struct http_call *c, enum lq_err rc, struct evbuffer *in,
         return;
     }
     link_answered(&s->use);
+    if (s->status == 503)
+        link_busy(&s->use, s->retry_after);
+    else if (s->status == 504) /* its part of the deadline passed, and its clock was first */
+        health_suspect(f->rt->crew, s->use.link->member);
     link_use_end(&s->use);
-    if (s->status == 503 && try_again(s))
+    if ((s->status == 503 || s->status == 504) && try_again(s))
         return;
     if (s->status != 200) {
         sub_refused(s, in);
@@ -307,7 +323,7 @@ static void on_down(struct link_use *u)
 {
     struct sub *s = (struct sub *)u;
     struct lq_fault fault;
-    if (!replica_left(s))
+    if (!has_live_replica(s))
         return; /* there is nobody else: it may come back */
     (void)lq_fail(&fault, LQ_SHARD_DOWN, "it stopped answering");
     http_call_cancel(s->call);
@@ -322,8 +338,8 @@ static enum lq_err sub_send(struct sub *s, struct member *m, struct lq_fault *fa
     free(s->url);
     s->url = strdup(m->url);
     tried_add(&s->tried, m);
-    uint64_t ms = flow_try_ms(f->deadline_us, replica_left(s) != NULL);
-    struct link *l = link_of(f->rt, m, fault); /* after replica_left(), which may take a table */
+    uint64_t ms = flow_try_ms(f->deadline_us, has_live_replica(s));
+    struct link *l = link_of(f->rt, m, fault); /* after has_live_replica(), which may take a table */
     if (!l)
         return fault->code;
     struct http_headers *h = s->url ? flow_shard_headers(f->req, ms) : NULL;

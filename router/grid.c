@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "router/event_log.h"
 #include "router/grid_impl.h"
 #include "router/health.h"
+#include "router/own_url.h"
 #include "router/registry.h"
 
 enum {
@@ -78,21 +78,27 @@ static void session_free(struct session *s)
     free(s);
 }
 
+static void end_of(struct session *s, const char *why)
+{
+    if (s->state == SESSION_ASSIGNED)
+        spare_expect(s->grid, s);
+    leave(s, why);
+    session_free(s);
+}
+
 static void on_closed(struct grpc_stream *stream, const struct grpc_end *end, void *arg)
 {
     (void)stream;
     struct session *s = arg;
     char why[160];
     snprintf(why, sizeof why, "its stream ended: %s", end->text);
-    leave(s, why);
-    session_free(s);
+    end_of(s, why);
 }
 
 static void session_end(struct session *s, enum grpc_code code, const char *why)
 {
-    leave(s, why);
     grpc_stream_finish(s->stream, code, why);
-    session_free(s);
+    end_of(s, why);
 }
 
 /* The reason for its operator, twice: as the message that the protocol has for it, and as
@@ -134,16 +140,6 @@ static void on_probed(void *arg, struct member *m, bool again, const char *why)
     } /* else it is down, or not up yet: asked again */
 }
 
-static bool is_loopback_url(const char *url)
-{
-    const char *host = strstr(url, "://");
-    if (strncasecmp(url, "unix:", 5) == 0)
-        return true;
-    host = host ? host + 3 : url;
-    return strncmp(host, "127.", 4) == 0 || strncasecmp(host, "localhost", 9) == 0 || strncmp(host, "[::1]", 5) == 0 ||
-           strncmp(host, "0.0.0.0", 7) == 0 || strncmp(host, "[::]", 4) == 0;
-}
-
 static void begin_join(struct session *s, const char *model, uint32_t first, uint32_t last, const char *url,
                        const char *tag)
 {
@@ -154,13 +150,14 @@ static void begin_join(struct session *s, const char *model, uint32_t first, uin
     snprintf(s->model, sizeof s->model, "%s", model);
     s->first = first;
     s->last = last;
-    if (is_loopback_url(url) && !grpc_stream_peer_is_loopback(s->stream)) {
+    if (own_url(url) && !grpc_stream_peer_is_loopback(s->stream)) {
         (void)lq_fail(&fault, LQ_USAGE,
                       "it announced %s, an address of its own machine, from %s: give --public-url an address that "
                       "this router can reach",
                       url, grpc_stream_peer(s->stream));
     } else if (registry_join(s->grid->crew->registry, &j, &m, &fault) == LQ_OK) {
         s->m = member_ref(m);
+        spare_arrived(s->grid, s);
         session_set_state(s, SESSION_JOINING);
         health_watch(s->grid->crew->health, m, on_probed, s);
         return;
@@ -290,7 +287,7 @@ bool grid_may(struct grid *g, struct grpc_stream *stream, const char *what)
     enum lq_err rc = access_check(&g->crew->trust.access, ACCESS_GRID, grpc_stream_metadata(stream, "authorization"),
                                   what, &fault);
     if (rc)
-        rc = access_failed(&g->crew->trust.access, rc, NULL, what, &fault);
+        rc = access_failed(&g->crew->trust.access, rc, grpc_stream_peer_address(stream), what, &fault);
     if (rc)
         grpc_stream_finish(stream, code_of(rc), rc == LQ_TOO_MANY ? fault.text : "invalid grid key");
     return rc == LQ_OK;

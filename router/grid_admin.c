@@ -110,11 +110,8 @@ static void add_layer_stats(struct arena *a, const struct session *s, Larql__Gri
     }
 }
 
-static Larql__Grid__V1__ServerInfo *server_info(struct arena *a, struct grid *g, const struct route_table *t,
-                                                size_t at)
+static Larql__Grid__V1__ServerInfo *member_info(struct arena *a, struct member *m)
 {
-    struct member *m = t->members[at];
-    const struct session *s = m->joined ? session_find(g, m->id) : NULL;
     Larql__Grid__V1__ServerInfo *x = take(a, 1, sizeof *x);
     if (!x)
         return NULL;
@@ -123,24 +120,40 @@ static Larql__Grid__V1__ServerInfo *server_info(struct arena *a, struct grid *g,
     x->listen_url = m->url;
     x->state = (char *)(uintptr_t)(strcmp(member_state_name(m), "up") == 0 ? "serving" : member_state_name(m));
     x->requests_in_flight = m->inflight_n;
-    for (size_t i = 0; i < t->claims_n; i++) {
-        if (t->claims[i].member != at)
-            continue;
-        x->model_id = t->models[t->claims[i].model].id;
-        x->layer_start = t->claims[i].first;
-        x->layer_end = t->claims[i].last;
-    }
-    if (s) {
-        pthread_mutex_lock(&m->mu);
-        x->cpu_pct = m->load.cpu_pct;
-        x->ram_used = m->load.ram_used_bytes;
-        pthread_mutex_unlock(&m->mu);
-        x->model_id = (char *)(uintptr_t)s->model;
-        x->layer_start = s->first;
-        x->layer_end = s->last;
-        add_layer_stats(a, s, x);
-    }
     return x;
+}
+
+static Larql__Grid__V1__ServerInfo *joined_info(struct arena *a, struct session *s)
+{
+    Larql__Grid__V1__ServerInfo *x = member_info(a, s->m);
+    if (!x)
+        return NULL;
+    pthread_mutex_lock(&s->m->mu);
+    x->cpu_pct = s->m->load.cpu_pct;
+    x->ram_used = s->m->load.ram_used_bytes;
+    pthread_mutex_unlock(&s->m->mu);
+    x->model_id = s->model;
+    x->layer_start = s->first;
+    x->layer_end = s->last;
+    add_layer_stats(a, s, x);
+    return x;
+}
+
+/* The static map's shards, of several ranges the last one: the message has room for one. */
+static void add_static(struct arena *a, const struct route_table *t, Larql__Grid__V1__StatusResponse *out)
+{
+    Larql__Grid__V1__ServerInfo **by = take(a, t->members_n, sizeof *by);
+    for (size_t i = 0; i < t->members_n && !a->failed; i++)
+        if (!t->members[i]->joined)
+            out->servers[out->n_servers++] = by[i] = member_info(a, t->members[i]);
+    for (size_t i = 0; i < t->claims_n && !a->failed; i++) {
+        const struct route_claim *c = &t->claims[i];
+        if (!by[c->member])
+            continue;
+        by[c->member]->model_id = t->models[c->model].id;
+        by[c->member]->layer_start = c->first;
+        by[c->member]->layer_end = c->last;
+    }
 }
 
 static Larql__Grid__V1__ServerInfo *spare_info(struct arena *a, struct session *s)
@@ -174,11 +187,13 @@ void grid_on_status(struct grpc_stream *stream, const uint8_t *p, size_t n, void
     out.servers = take(&a, t->members_n + g->sessions_n, sizeof *out.servers);
     for (size_t i = 0; i < t->models_n && !a.failed; i++)
         out.models[out.n_models++] = coverage(&a, t, &t->models[i]);
-    for (size_t i = 0; i < t->members_n && !a.failed; i++)
-        out.servers[out.n_servers++] = server_info(&a, g, t, i);
+    if (!a.failed)
+        add_static(&a, t, &out);
     TAILQ_FOREACH(s, &g->sessions, entry)
     {
-        if ((s->state == SESSION_SPARE || s->state == SESSION_ASSIGNED) && !a.failed)
+        if (s->m && !a.failed)
+            out.servers[out.n_servers++] = joined_info(&a, s);
+        else if ((s->state == SESSION_SPARE || s->state == SESSION_ASSIGNED) && !a.failed)
             out.servers[out.n_servers++] = spare_info(&a, s);
     }
     if (a.failed)

@@ -51,6 +51,15 @@ struct known_model {
     bool has_identity;
 };
 
+/* A spare that has loaded ends its stream and comes back as a shard (shard/spare.c): until
+ * then nobody else is given its layers. */
+enum { EXPECTED_MAX = 64 };
+struct expected {
+    char model[ROUTE_MODEL_CHARS];
+    uint32_t first, last;
+    uint64_t until_us;
+};
+
 struct grid {
     struct crew *crew;
     struct grid_opts opts;
@@ -63,6 +72,7 @@ struct grid {
     size_t origins_n;
     struct known_model *models;
     size_t models_n;
+    struct expected expected[EXPECTED_MAX];
 };
 
 /* The only place that assigns a state. */
@@ -73,6 +83,9 @@ const char *session_id(const struct session *s);
 
 /* grid_spare.c: gives spares what is missing; each tick, and when something changed. */
 void spare_tick(struct grid *g);
+/* s, which was assigned, left without a word: it may come back as a shard; and: it has. */
+void spare_expect(struct grid *g, const struct session *s);
+void spare_arrived(struct grid *g, const struct session *s);
 enum lq_err spare_origins_parse(struct grid *g, const char *text, struct lq_fault *fault) LQ_MUST_CHECK;
 void spare_release(struct grid *g);
 /* Layers to one spare now; origin "" : a live replica's, or the configured one. */

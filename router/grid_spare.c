@@ -11,7 +11,7 @@
 #include "router/grid_impl.h"
 #include "router/registry.h"
 
-enum { REFUSED_PAUSE_US = 60000000 };
+enum { REFUSED_PAUSE_US = 60000000, EXPECTED_US = 60000000 };
 
 /* ---- origins -------------------------------------------------------------------- */
 
@@ -70,13 +70,16 @@ static void remember_models(struct grid *g)
         size_t k = 0;
         while (k < g->models_n && strcmp(g->models[k].id, m->id) != 0)
             k++;
-        if (k < g->models_n || !m->stats.layers)
+        if (!m->stats.layers)
             continue;
-        struct known_model *more = realloc(g->models, (g->models_n + 1) * sizeof *more);
-        if (!more)
-            return; /* the next tick tries again */
-        g->models = more;
-        struct known_model *x = &g->models[g->models_n++];
+        if (k == g->models_n) {
+            struct known_model *more = realloc(g->models, (g->models_n + 1) * sizeof *more);
+            if (!more)
+                return; /* the next tick tries again */
+            g->models = more;
+            g->models_n++;
+        }
+        struct known_model *x = &g->models[k]; /* again each time: other weights may have its name now */
         *x = (struct known_model){.layers_n = m->stats.layers,
                                   .identity = m->stats.identity,
                                   .has_identity = m->stats.has_identity};
@@ -84,7 +87,13 @@ static void remember_models(struct grid *g)
     }
 }
 
-/* Shards that serve the layer or soon will: live members, and sessions on their way. */
+static bool has(const char *of, uint32_t first, uint32_t last, const char *model, uint32_t layer)
+{
+    return first <= layer && layer <= last && strcmp(of, model) == 0;
+}
+
+/* Shards that serve the layer or soon will: static members that live; sessions that serve
+ * (they may be newer than the table) or are on their way; spares that load it. */
 static uint32_t owners_n(const struct grid *g, const char *model, uint32_t layer)
 {
     const struct route_model *m = route_model_find(table(g), model);
@@ -92,16 +101,41 @@ static uint32_t owners_n(const struct grid *g, const char *model, uint32_t layer
     uint32_t n = 0;
     for (uint32_t i = 0; r && i < r->replicas_n; i++) {
         const struct member *x = table(g)->members[r->replicas[i]];
-        n += x->standing == MEMBER_SERVING && x->health != MEMBER_DOWN;
+        n += !x->joined && x->standing == MEMBER_SERVING && x->health != MEMBER_DOWN;
     }
     const struct session *s;
     TAILQ_FOREACH(s, &g->sessions, entry)
     {
-        if ((s->state == SESSION_ASSIGNED || s->state == SESSION_JOINING) && s->first <= layer && layer <= s->last &&
-            strcmp(s->model, model) == 0)
+        bool serves = s->state == SESSION_SERVING && s->m->health != MEMBER_DOWN;
+        if ((serves || s->state == SESSION_ASSIGNED || s->state == SESSION_JOINING) &&
+            has(s->model, s->first, s->last, model, layer))
             n++;
     }
+    for (size_t i = 0; i < EXPECTED_MAX; i++)
+        n += clock_us() < g->expected[i].until_us &&
+             has(g->expected[i].model, g->expected[i].first, g->expected[i].last, model, layer);
     return n;
+}
+
+void spare_expect(struct grid *g, const struct session *s)
+{
+    struct expected *oldest = &g->expected[0];
+    for (size_t i = 1; i < EXPECTED_MAX; i++)
+        if (g->expected[i].until_us < oldest->until_us)
+            oldest = &g->expected[i];
+    *oldest = (struct expected){.first = s->first, .last = s->last, .until_us = clock_us() + EXPECTED_US};
+    memcpy(oldest->model, s->model, sizeof oldest->model);
+}
+
+void spare_arrived(struct grid *g, const struct session *s)
+{
+    for (size_t i = 0; i < EXPECTED_MAX; i++) {
+        struct expected *x = &g->expected[i];
+        if (x->until_us && x->first == s->first && x->last == s->last && strcmp(x->model, s->model) == 0) {
+            *x = (struct expected){.until_us = 0};
+            return;
+        }
+    }
 }
 
 /* A joined shard that is up and has all of them. */
@@ -167,12 +201,11 @@ static struct session *idle_spare(struct grid *g, const char *model, uint32_t fi
     return NULL;
 }
 
-/* The runs of layers with fewer than `wanted` owners; of one run the parts that one replica
- * or origin can give. False: no spare is left. */
-static bool fill(struct grid *g, const struct known_model *m, uint32_t wanted)
+/* The runs of layers with fewer than `wanted` owners, while a spare is left. */
+static void fill(struct grid *g, const struct known_model *m, uint32_t wanted)
 {
     struct lq_fault fault;
-    for (uint32_t l = 0; l < m->layers_n; l++) {
+    for (uint32_t l = 0; l < m->layers_n && g->spares_n > 0; l++) {
         if (owners_n(g, m->id, l) >= wanted)
             continue;
         const struct route_model *now = route_model_find(table(g), m->id);
@@ -181,23 +214,17 @@ static bool fill(struct grid *g, const struct known_model *m, uint32_t wanted)
         while (last + 1 < m->layers_n && owners_n(g, m->id, last + 1) < wanted &&
                (now ? route_find(now, last + 1) : NULL) == r)
             last++;
-        struct session *s = idle_spare(g, m->id, l, last);
-        if (!s)
-            return false;
-        if (spare_assign(g, s, m->id, l, last, "", "", &fault) != LQ_OK)
+        struct session *s = idle_spare(g, m->id, l, last); /* NULL: each refused this run just now */
+        if (s && spare_assign(g, s, m->id, l, last, "", "", &fault) != LQ_OK)
             log_debug("not_assigned model=%s layers=%u-%u why=%s", log_q(m->id), l, last, log_q(fault.text));
         l = last;
     }
-    return true;
 }
 
 void spare_tick(struct grid *g)
 {
     remember_models(g);
-    if (g->spares_n == 0)
-        return;
     for (uint32_t wanted = 1; wanted <= g->opts.target_replicas; wanted++)
-        for (size_t i = 0; i < g->models_n; i++)
-            if (!fill(g, &g->models[i], wanted))
-                return;
+        for (size_t i = 0; i < g->models_n && g->spares_n > 0; i++)
+            fill(g, &g->models[i], wanted);
 }

@@ -83,7 +83,10 @@ static void on_probe_end(struct http_call *c, enum lq_err rc, struct evbuffer *i
     struct peer_stats stats;
     struct lq_fault bad;
     m->probe = NULL;
-    if (rc != LQ_OK) {
+    if (rc == LQ_NOMEM) { /* ours, not the shard's */
+        m->probe_at_us = clock_us() + PROBE_DOWN_US;
+        log_warn("probe_not_made url=%s why=%s", m->url, log_q(fault->text));
+    } else if (rc != LQ_OK) {
         probe_ended(h, m, NULL, fault->text);
     } else if (link_refuses_key(m->probe_status, &bad)) {
         probe_ended(h, m, NULL, bad.text);
@@ -102,6 +105,16 @@ static void on_probe_head(struct http_call *c, int status, const struct http_hea
     ((struct member *)arg)->probe_status = status;
 }
 
+/* Who is killed ends its connections: known at once, without a request. */
+static void on_idle_end(void *arg)
+{
+    struct member *m = arg;
+    uint64_t now = clock_us(), at = m->probed_us + PROBE_DOWN_US; /* some close after each answer */
+    at = at > now ? at : now;
+    if (at < m->probe_at_us)
+        m->probe_at_us = at;
+}
+
 static void probe(struct health *h, struct member *m)
 {
     static const struct http_call_cb cb = {.on_head = on_probe_head, .on_end = on_probe_end};
@@ -112,6 +125,8 @@ static void probe(struct health *h, struct member *m)
     po.tls = h->crew->trust.dial;
     po.keys = h->crew->trust.grid;
     po.idle_max = 1; /* of its own, so that a busy shard's requests are not waited for */
+    po.on_idle_end = on_idle_end;
+    po.arg = m;
     const struct http_call_opts o = {
         .method = "GET", .path = "/v1/stats", .deadline_ms = PROBE_DEADLINE_MS, .answer_max = STATS_BYTES_MAX};
     m->health_of = h;

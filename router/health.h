@@ -1,5 +1,6 @@
 /* health: asks every member's /v1/stats, again and again: every ten seconds while it is up,
- * every second while it is down, at once when a request made it suspect.
+ * every second while it is down, at once when a request, or the end of the connection of
+ * its probes, made it suspect.
  * Owner : struct crew. Thread: the first loop's, but for the two that say otherwise.
  * A request that fails in transport ejects its shard at once (passive), a probe that is not
  * answered within two seconds as well (active); a probe or any answer brings it back. */

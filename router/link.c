@@ -6,6 +6,8 @@
 #include "common/clock.h"
 #include "router/health.h"
 
+enum { BUSY_S_MAX = 5 };
+
 struct link *link_of(struct router *rt, struct member *m, struct lq_fault *fault)
 {
     struct link *l = m->links[rt->index];
@@ -86,6 +88,12 @@ void link_failed(const struct link_use *u, const char *why)
     health_ejected(u->link->router->crew, m, why);
 }
 
+void link_busy(const struct link_use *u, const char *retry_after)
+{
+    unsigned long s = retry_after ? strtoul(retry_after, NULL, 10) : 1;
+    u->link->member->busy_until_us = clock_us() + (s < BUSY_S_MAX ? s : BUSY_S_MAX) * 1000000;
+}
+
 bool link_refuses_key(int status, struct lq_fault *fault)
 {
     if (status != 401 && status != 403 && status != 429)
@@ -118,7 +126,8 @@ bool link_take_table(struct router *rt)
     if (!t)
         return false;
     rt->table = t;
-    retire_old(rt);
+    if (!rt->telling) /* a walk over the links: it retires at its end */
+        retire_old(rt);
     if (old)
         loop_later(rt->loop, table_unref, old);
     return true;
@@ -147,6 +156,7 @@ void link_tell_down(struct router *rt)
     struct link *l, *next;
     struct link_use *u;
     uint64_t round = ++rt->down_rounds;
+    rt->telling = true;
     for (l = TAILQ_FIRST(&rt->links); l; l = next) {
         l->refs++; /* its uses may all end */
         while (l->member->health == MEMBER_DOWN && (u = next_untold(l, round))) {
@@ -154,7 +164,9 @@ void link_tell_down(struct router *rt)
             if (u->on_down)
                 u->on_down(u);
         }
-        next = TAILQ_NEXT(l, entry); /* new links go to the end; none is retired here */
+        next = TAILQ_NEXT(l, entry); /* new links go to the end; none is retired meanwhile */
         link_unref(l);
     }
+    rt->telling = false;
+    retire_old(rt);
 }

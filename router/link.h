@@ -41,6 +41,8 @@ void link_use_end(struct link_use *u);
 /* The request was answered (any status), or failed in transport. */
 void link_answered(const struct link_use *u);
 void link_failed(const struct link_use *u, const char *why);
+/* It said 503: others first for as long as it asks (Retry-After, or NULL), up to five seconds. */
+void link_busy(const struct link_use *u, const char *retry_after);
 /* A status that is about our own key, not the client's: the shard is of no use (LQ_SHARD_DOWN). */
 bool link_refuses_key(int status, struct lq_fault *fault);
 

@@ -57,6 +57,7 @@ static enum opt_result read_options(struct router_opts *o, int argc, char **argv
         .about = "Route a larql grid's requests to the shards that own their layers.\n"
                  "Binary bodies go to one shard untouched; JSON is also split over several and merged.\n"
                  "Prints one line, ready url=http://HOST:PORT, on stdout when it can serve; logs go to stderr.\n"
+                 "A browser at that URL shows the grid: layers, replicas, load, latency, bytes, events.\n"
                  "SIGTERM finishes what is in flight and exits with 0; a second one exits at once.\n"
                  "Exit codes: 0 stopped, 1 cannot serve, 2 wrong use.",
         .examples = "  larql-router --shards \"0-8=http://10.0.0.2:8080,9-17=http://10.0.0.3:8080\"\n"
@@ -227,6 +228,8 @@ static enum lq_err run(struct crew *crew, const struct router_opts *o, const str
     if (crew->routers_n > 1 && evthread_use_pthreads() != 0) /* what libevent keeps for the process */
         return lq_fail(fault, LQ_NOMEM, "out of memory at start");
     rc = trust_init(&crew->trust, &o->serve.trust, false, fault);
+    if (!rc && o->grid_port >= 0)
+        rc = trust_may_join(&crew->trust, o->serve.host, fault);
     if (!rc)
         rc = make_crew(crew, o, map, fault);
     if (rc)

@@ -123,7 +123,8 @@ void member_answered(struct member *m, uint64_t us)
     atomic_store_explicit(&m->latency_us, mean, memory_order_relaxed);
     atomic_store_explicit(&m->p95_us, p95 > 0 ? p95_step(p95, now, mean) : 2 * now, memory_order_relaxed);
     atomic_store_explicit(&m->last_answer_us, clock_us(), memory_order_relaxed);
-    member_set_health(m, MEMBER_UP, "answered a request");
+    if (member_set_health(m, MEMBER_UP, "answered a request"))
+        m->probe_at_us = 0; /* is it still who it was? */
 }
 
 double member_cost(const struct member *m)

@@ -46,6 +46,7 @@ struct member {
     _Atomic double latency_us, p95_us; /* moving estimates of whole answers; a lost update is no loss */
     _Atomic uint64_t answers_n, failures_n, last_answer_us;
     _Atomic double busy; /* moving mean of inflight_n, the first loop's to write: hot.h */
+    atomic_bool checked; /* its stats agree with its peers'; written by the main loop alone */
     _Atomic uint64_t busy_until_us; /* it said 503: others first until then */
     _Atomic uint64_t probe_at_us, probed_us; /* the next probe, and the last */
     pthread_mutex_t mu;             /* guards these two alone */
@@ -53,7 +54,6 @@ struct member {
     struct member_load load;
     /* the main loop alone: registry.c, health.c */
     struct peer_stats stats; /* hidden 0: not known yet */
-    bool checked;            /* its stats agree with its peers' */
     struct health *health_of;
     struct http_pool *probe_pool;
     struct http_call *probe;

@@ -10,6 +10,7 @@
 #include "router/event_log.h"
 #include "router/health.h"
 #include "router/link.h"
+#include "router/weights.h"
 
 enum { MEDIAN_OF_MAX = 101 };
 
@@ -28,6 +29,7 @@ struct registry {
     struct crew *crew;
     struct entry *entries;
     size_t entries_n, entries_cap;
+    struct weights *weights;
     bool grid, dirty, closed;
     bool fresh; /* somebody serves whom the last table does not have */
     uint64_t generation, next_id;
@@ -109,22 +111,25 @@ struct member *registry_find(const struct registry *r, const char *id_or_url)
 }
 
 /* What the model of its shards is called: the announced id, else what its stats say; all of
- * a static map are one model, called by the first that has said. */
-static const char *model_of(const struct registry *r, const struct entry *e)
+ * a static map are one model, called by the first that has said, but for not_this ("": none). */
+static const char *model_of(const struct registry *r, const struct entry *e, const struct member *not_this)
 {
     if (e->m->joined)
         return e->model;
-    for (size_t i = 0; i < r->entries_n; i++)
-        if (!r->entries[i].m->joined && r->entries[i].m->checked)
-            return r->entries[i].m->stats.model;
+    for (size_t i = 0; i < r->entries_n; i++) {
+        const struct member *m = r->entries[i].m;
+        if (!m->joined && m->checked && m != not_this)
+            return m->stats.model;
+    }
     return "";
 }
 
 /* ---- do they agree? -------------------------------------------------------------- */
 
+/* A peer, also one that does not answer now: it was there first. */
 static bool counts(const struct registry *r, const struct entry *e, const struct member *not_this, const char *model)
 {
-    return e->m != not_this && e->m->checked && e->m->health != MEMBER_DOWN && strcmp(model_of(r, e), model) == 0;
+    return e->m != not_this && e->m->checked && strcmp(model_of(r, e, not_this), model) == 0;
 }
 
 static enum lq_err compare_shape(const struct entry *mine, const struct peer_stats *a, const struct entry *theirs,
@@ -150,53 +155,41 @@ static enum lq_err compare_shape(const struct entry *mine, const struct peer_sta
     return LQ_OK;
 }
 
-/* Which layers of a shard were compared with a peer's; left_n: how many were not. */
-struct compared {
-    uint8_t layer[ROUTE_LAYERS_MAX / 8 + 1]; /* bits, from the shard's first */
-    uint32_t left_n;
-};
-
-static enum lq_err compare_layers(const struct peer_stats *a, const struct member *peer, struct compared *done,
-                                  struct lq_fault *fault)
+/* The peer that has the layer, for a message; NULL: it is gone. */
+static const char *peer_with(const struct registry *r, const struct member *m, const char *model, uint32_t layer)
 {
-    const struct peer_stats *b = &peer->stats;
-    uint32_t first = a->layer_first > b->layer_first ? a->layer_first : b->layer_first;
-    uint32_t last = a->layer_last < b->layer_last ? a->layer_last : b->layer_last;
-    if (!b->layer_hashes)
-        return LQ_OK;
-    for (uint32_t l = first; l <= last; l++) {
-        uint32_t at = l - a->layer_first;
-        if (done->layer[at / 8] & 1u << at % 8)
-            continue;
-        if (!hash256_equal(&a->layer_hashes[at], &b->layer_hashes[l - b->layer_first]))
-            return lq_fail(fault, LQ_USAGE, "the weights of layer %u are not those at %s (another fine-tune?)", l,
-                           peer->url);
-        done->layer[at / 8] |= (uint8_t)(1u << at % 8);
-        done->left_n--;
+    for (size_t i = 0; i < r->entries_n; i++) {
+        const struct entry *e = &r->entries[i];
+        const struct peer_stats *s = &e->m->stats;
+        if (counts(r, e, m, model) && s->layer_hashes && s->layer_first <= layer && layer <= s->layer_last)
+            return e->m->url;
     }
-    return LQ_OK;
+    return NULL;
 }
 
-/* Against peers of the model that are alive, until each layer met one that has it: they agree
- * among each other, so that a probe in a grid of thousands reads few of them. */
-static enum lq_err check_peers(const struct registry *r, const struct entry *e, const struct peer_stats *s,
-                               struct lq_fault *fault)
+/* Peers agree among each other, so that one is enough for the shape; but where some tell an
+ * identity and some do not (a static map), one of its own kind as well. */
+static enum lq_err check_peers(struct registry *r, const struct entry *e, const char *model,
+                               const struct peer_stats *s, struct lq_fault *fault)
 {
-    const char *model = model_of(r, e);
     enum lq_err rc = LQ_OK;
-    struct compared done = {.left_n = s->layer_hashes ? s->layer_last - s->layer_first + 1 : 0};
-    bool shaped = false;
-    for (size_t i = 0; i < r->entries_n && !rc && (!shaped || done.left_n > 0); i++) {
+    bool any = false, alike = false;
+    uint32_t layer;
+    for (size_t i = 0; i < r->entries_n && !rc && !(any && alike); i++) {
         const struct entry *peer = &r->entries[i];
-        if (!counts(r, peer, e->m, model))
+        if (!counts(r, peer, e->m, model) || (any && peer->m->stats.has_identity != s->has_identity))
             continue;
-        if (!shaped)
-            rc = compare_shape(e, s, peer, fault);
-        shaped = true;
-        if (!rc && done.left_n > 0)
-            rc = compare_layers(s, peer->m, &done, fault);
+        rc = compare_shape(e, s, peer, fault);
+        any = true;
+        alike |= peer->m->stats.has_identity == s->has_identity;
     }
-    return rc;
+    if (!any) /* it is alone: what was known of those before it counts no more */
+        weights_forget(r->weights, model);
+    if (rc || weights_agree(r->weights, model, s, &layer))
+        return rc;
+    const char *peer = peer_with(r, e->m, model, layer);
+    return lq_fail(fault, LQ_USAGE, "the weights of layer %u are not those %s%s (another fine-tune?)", layer,
+                   peer ? "at " : "that this grid had", peer ? peer : "");
 }
 
 static enum lq_err check_self(const struct entry *e, const struct peer_stats *s, struct lq_fault *fault)
@@ -253,9 +246,10 @@ static void start_at_median(const struct registry *r, const struct entry *e)
 {
     double us[MEDIAN_OF_MAX];
     size_t n = 0;
+    const char *model = model_of(r, e, NULL);
     for (size_t i = 0; i < r->entries_n && n < MEDIAN_OF_MAX; i++) {
         const struct entry *peer = &r->entries[i];
-        if (counts(r, peer, e->m, model_of(r, e)) && peer->m->latency_us > 0 &&
+        if (counts(r, peer, e->m, model) && peer->m->latency_us > 0 &&
             peer->ranges[0].first <= e->ranges[0].last && e->ranges[0].first <= peer->ranges[0].last)
             us[n++] = peer->m->latency_us;
     }
@@ -286,6 +280,15 @@ enum lq_err registry_join(struct registry *r, const struct join *j, struct membe
     return LQ_OK;
 }
 
+/* The last of a joined model's shards: nothing of it is kept. */
+static void forget_alone(struct registry *r, const struct entry *gone)
+{
+    for (size_t i = 0; i < r->entries_n; i++)
+        if (&r->entries[i] != gone && strcmp(model_of(r, &r->entries[i], NULL), gone->model) == 0)
+            return;
+    weights_forget(r->weights, gone->model);
+}
+
 void registry_leave(struct registry *r, struct member *m, const char *why)
 {
     struct entry *e = entry_of(r, m);
@@ -296,6 +299,7 @@ void registry_leave(struct registry *r, struct member *m, const char *why)
     health_forget(m);
     publish_fresh(r);
     (void)member_set_standing(m, MEMBER_DRAINING, ""); /* loops that still have the old table see this */
+    forget_alone(r, e);
     entry_remove(r, e);
     changed(r);
 }
@@ -313,18 +317,21 @@ enum lq_err registry_probed(struct registry *r, struct member *m, struct peer_st
     struct entry *e = entry_of(r, m);
     if (!e || !stats)
         return lq_fail(fault, LQ_NOT_READY, "%s", e ? why : "it has left");
+    const char *said = model_of(r, e, m);
+    char model[ROUTE_MODEL_CHARS];
+    snprintf(model, sizeof model, "%s", *said ? said : stats->model);
     enum lq_err rc = check_self(e, stats, fault);
-    bool was_checked = m->checked;
-    m->checked = false;
     if (!rc)
-        rc = check_peers(r, e, stats, fault);
-    bool same = was_checked && !rc && m->stats.hidden == stats->hidden && m->stats.layers == stats->layers &&
+        rc = check_peers(r, e, model, stats, fault);
+    if (!rc && !weights_learn(r->weights, model, stats))
+        return lq_fail(fault, LQ_NOT_READY, "out of memory for the hashes of its weights");
+    bool same = m->checked && !rc && m->stats.hidden == stats->hidden && m->stats.layers == stats->layers &&
                 strcmp(m->stats.model, stats->model) == 0 &&
                 memcmp(m->stats.wire, stats->wire, sizeof stats->wire) == 0;
+    m->checked = rc == LQ_OK;
     peer_stats_release(&m->stats);
     m->stats = *stats;
     *stats = (struct peer_stats){0};
-    m->checked = rc == LQ_OK;
     if (rc) {
         if (member_set_standing(m, MEMBER_REFUSED, fault->text)) {
             metric_add(r->crew->routers->m.refusals, 1);
@@ -379,12 +386,17 @@ static bool collect(const struct registry *r, struct route_table *t)
         !name_index_init(&t->by_id, r->entries_n + 1, model_name, t->models))
         return false;
     const char *static_id = NULL;
+    bool named = false;
+    for (size_t i = 0; i < r->entries_n; i++)
+        named |= r->entries[i].m->joined && r->entries[i].m->standing == MEMBER_SERVING;
     for (size_t i = 0; i < r->entries_n; i++) {
         const struct entry *e = &r->entries[i];
         t->members[t->members_n++] = member_ref(e->m);
         if (e->m->joined && e->m->standing != MEMBER_SERVING)
             continue;
-        const char *id = e->m->joined ? e->model : static_id ? static_id : (static_id = model_of(r, e));
+        const char *id = e->m->joined ? e->model : static_id ? static_id : (static_id = model_of(r, e, NULL));
+        if (named && !*id) /* a static map that has not said what it serves is no second model */
+            continue;
         size_t at = name_index_find(&t->by_id, id, strlen(id));
         if (at == SIZE_MAX) {
             at = t->models_n++;
@@ -445,6 +457,8 @@ enum lq_err registry_new(struct crew *crew, const struct route_map *map, bool gr
     r->crew = crew;
     r->grid = grid;
     *out = r;
+    if (!(r->weights = weights_new()))
+        return lq_fail(fault, LQ_NOMEM, "out of memory at start");
     for (size_t i = 0; map && i < map->urls_n; i++) {
         struct entry *e;
         enum lq_err rc = entry_add(r, map->urls[i], false, (uint32_t)map->claims_n, &e, fault);
@@ -473,5 +487,6 @@ void registry_free(struct registry *r)
     while (r->entries_n > 0)
         entry_remove(r, &r->entries[r->entries_n - 1]);
     free(r->entries);
+    weights_free(r->weights);
     free(r);
 }

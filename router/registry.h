@@ -2,7 +2,8 @@
  * Owner : struct crew; thread: the first loop's only. What others see of it are members
  *         (atomic) and tables (immutable), handed over by registry_publish().
  * Rule  : a member gets requests only when its stats agree with its peers': hidden size,
- *         layer count, identity of the model, and of each layer the hash of the weights.
+ *         layer count, identity of the model, and of each layer the hash of the weights
+ *         (weights.h), also with peers that do not answer now.
  *         Shards that tell no hashes (LARQL's) are compared by what they do tell; they join
  *         none that do. In a static map the operator may mix them. */
 #ifndef LQ_ROUTER_REGISTRY_H

@@ -54,7 +54,7 @@ struct route_table {
     size_t members_n;
     struct route_model *models;
     size_t models_n;
-    struct route_claim *claims;
+    struct route_claim *claims; /* by member */
     size_t claims_n;
     struct name_index by_id;
 };

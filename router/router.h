@@ -7,7 +7,8 @@
  *         requests    flow.c one request; attempt.c its tries at shards; choose.c which
  *                     shard; fanout.c one JSON request over several; link.c a loop's
  *                     connections to one shard; budget.c how many retries are too many
- *         telling     admin.c health, stats, models, metrics; topology.c; event_log.c
+ *         telling     admin.c health, stats, models, metrics; topology.c; event_log.c;
+ *                     page.c with page.html
  * Thread: a struct router is one loop and all that it owns: its connections, its links
  *         with their pools, its reference to the route table. Several loops (--threads)
  *         are several of these that share a struct crew: members (atomic), events and
@@ -81,6 +82,7 @@ struct router {
     struct router_metrics m;     /* the crew's series; the books' served_n is this loop's */
     uint64_t body_max, json_max, deadline_ms;
     uint64_t down_rounds; /* of link_tell_down() */
+    bool telling;         /* it walks over the links */
     uint64_t random; /* state of choose.c's generator */
     bool draining;
 };
@@ -134,6 +136,9 @@ void admin_on_request(struct http_req *r, void *router);
 void admin_status_text(const void *router, char *text, size_t text_n);
 /* Registers them once, in the first router; the others copy its m. */
 bool admin_metrics_init(struct crew *crew);
+
+/* page.c: GET /. */
+void page_answer(void *router, struct http_req *r);
 
 /* topology.c: GET /v1/topology. */
 void topology_answer(void *router, struct http_req *r);

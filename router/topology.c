@@ -1,6 +1,7 @@
 /* topology: the whole grid as JSON: models with their gaps, routes with their replicas,
  * every shard, bytes by format, the last events (docs/protocol.md, 5). From any loop: it
- * reads this loop's table and the members' atomics. */
+ * reads this loop's table and the members' atomics.
+ * Cost: linear in shards and replicas; ?shards=N bounds what is written. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,11 @@ static json_t *text(const char *s)
 static bool can_serve(const struct member *m)
 {
     return m->standing == MEMBER_SERVING && m->health != MEMBER_DOWN;
+}
+
+static bool is_up(const struct member *m)
+{
+    return m->standing == MEMBER_SERVING && m->health == MEMBER_UP;
 }
 
 static bool has_owner(const struct route_table *t, const struct route *r)
@@ -73,41 +79,42 @@ static json_t *member_json(struct member *m)
     return o;
 }
 
-/* What a member claims, in one pass over all claims. */
-struct claimed {
-    json_t *ranges;
-    const char *model;
-    uint32_t first, last;
-};
-
-static struct claimed *claims_by_member(const struct route_table *t)
+/* The first claim of a member, or of one behind it. */
+static size_t claims_of(const struct route_table *t, size_t member)
 {
-    struct claimed *by = calloc(t->members_n + 1, sizeof *by);
-    for (size_t i = 0; by && i < t->members_n; i++)
-        by[i] = (struct claimed){.ranges = json_array(), .model = ""};
-    for (size_t i = 0; by && i < t->claims_n; i++) {
-        const struct route_claim *c = &t->claims[i];
-        struct claimed *x = &by[c->member];
-        if (json_array_size(x->ranges) == 0 || c->first < x->first)
-            x->first = c->first;
-        x->last = c->last > x->last ? c->last : x->last;
-        x->model = t->models[c->model].id;
-        json_array_append_new(x->ranges, json_pack("[II]", (json_int_t)c->first, (json_int_t)c->last));
+    size_t low = 0, high = t->claims_n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (t->claims[mid].member < member)
+            low = mid + 1;
+        else
+            high = mid;
     }
-    return by;
+    return low;
 }
 
-static json_t *shard_json(struct member *m, const struct claimed *c)
+static json_t *shard_json(const struct route_table *t, size_t at)
 {
+    struct member *m = t->members[at];
     struct member_load load;
-    json_t *o = member_json(m);
+    json_t *o = member_json(m), *ranges = json_array();
+    const char *model = "";
+    uint32_t first = 0, last = 0;
+    for (size_t i = claims_of(t, at); i < t->claims_n && t->claims[i].member == at; i++) {
+        const struct route_claim *c = &t->claims[i];
+        if (json_array_size(ranges) == 0 || c->first < first)
+            first = c->first;
+        last = c->last > last ? c->last : last;
+        model = t->models[c->model].id;
+        json_array_append_new(ranges, json_pack("[II]", (json_int_t)c->first, (json_int_t)c->last));
+    }
     pthread_mutex_lock(&m->mu);
     load = m->load;
     pthread_mutex_unlock(&m->mu);
     json_t *more =
         json_pack("{ss,so,sI,sI,so,sI,sf,s{sf,sI,sI,sf}}", "source", m->joined ? "joined" : "static", "model_id",
-                  text(c->model), "layer_start", (json_int_t)c->first, "layer_end", (json_int_t)c->last, "ranges",
-                  c->ranges, "failures", (json_int_t)m->failures_n, "p95_ms", m->p95_us / 1000.0, "load", "cpu_pct",
+                  text(model), "layer_start", (json_int_t)first, "layer_end", (json_int_t)last, "ranges", ranges,
+                  "failures", (json_int_t)m->failures_n, "p95_ms", m->p95_us / 1000.0, "load", "cpu_pct",
                   (double)load.cpu_pct, "ram_used", (json_int_t)load.ram_used_bytes, "requests_in_flight",
                   (json_int_t)load.in_flight, "req_per_sec", (double)load.requests_per_s);
     if (o && more)
@@ -125,39 +132,86 @@ static json_t *model_json(const struct route_table *t, const struct route_model 
                      "hidden_size", (json_int_t)m->stats.hidden, "identity", identity, "gaps", gaps(t, m));
 }
 
-static void add_routes(json_t *list, const struct route_table *t, const struct route_model *m)
+/* latency_ms: the mean of its live replicas'. */
+static json_t *route_json(const struct route_table *t, const struct route_model *m, const struct route *r,
+                          double model_load, bool brief)
 {
-    double mean = hot_model_load(t, m);
-    for (size_t i = 0; i < m->routes_n; i++) {
-        const struct route *r = &m->routes[i];
-        json_t *replicas = json_array();
-        for (uint32_t k = 0; k < r->replicas_n && k < REPLICAS_SHOWN; k++)
-            json_array_append_new(replicas, member_json(t->members[r->replicas[k]]));
-        double load = hot_range_load(t, r);
-        json_array_append_new(list, json_pack("{so,sI,sI,sf,sb,sI,so}", "model_id", text(m->id), "layer_start",
-                                              (json_int_t)r->first, "layer_end", (json_int_t)r->last, "load", load,
-                                              "hot", (int)hot_is(load, mean, false), "replicas_n",
-                                              (json_int_t)r->replicas_n, "replicas", replicas));
+    double load = hot_range_load(t, r);
+    uint64_t up_n = 0, in_flight = 0;
+    double latency_us = 0;
+    json_t *replicas = json_array();
+    for (uint32_t k = 0; k < r->replicas_n; k++) {
+        struct member *x = t->members[r->replicas[k]];
+        if (!brief && k < REPLICAS_SHOWN)
+            json_array_append_new(replicas, member_json(x));
+        in_flight += x->inflight_n;
+        if (!is_up(x))
+            continue;
+        up_n++;
+        latency_us += x->latency_us;
     }
+    return json_pack("{so,sI,sf,sb,sI,sI,sI,sI,sf,so}", "model_id", text(m->id), "layer_start", (json_int_t)r->first,
+                     "load", load, "hot", (int)hot_is(load, model_load, false), "layer_end", (json_int_t)r->last,
+                     "replicas_n", (json_int_t)r->replicas_n, "up_n", (json_int_t)up_n, "in_flight",
+                     (json_int_t)in_flight, "latency_ms", up_n ? latency_us / 1000.0 / (double)up_n : 0, "replicas",
+                     replicas);
+}
+
+/* All in their order; or max of them, those who are not up first. */
+static json_t *shards_json(const struct route_table *t, size_t max)
+{
+    json_t *list = json_array();
+    bool all = t->members_n <= max;
+    for (int up = 0; up < (all ? 1 : 2); up++)
+        for (size_t i = 0; i < t->members_n && json_array_size(list) < max; i++)
+            if (all || is_up(t->members[i]) == up)
+                json_array_append_new(list, shard_json(t, i));
+    return list;
+}
+
+static json_t *wire_json(const struct http_front_books *b)
+{
+    json_t *o = json_object();
+    for (unsigned f = 0; f < HTTP_FRONT_FORMATS_N; f++)
+        json_object_set_new(o, layer_books_format(f),
+                            json_pack("{sI,sI}", "bytes_in", (json_int_t)metric_count(b->bytes[HTTP_FRONT_IN][f]),
+                                      "bytes_out", (json_int_t)metric_count(b->bytes[HTTP_FRONT_OUT][f])));
+    return o;
+}
+
+/* ?shards=N: at most N shards, and routes without their list of replicas. */
+static size_t shards_asked(const char *query)
+{
+    char *end;
+    if (strncmp(query, "shards=", 7) != 0 || query[7] < '0' || query[7] > '9')
+        return SIZE_MAX;
+    unsigned long n = strtoul(query + 7, &end, 10);
+    return *end ? SIZE_MAX : n;
 }
 
 void topology_answer(void *arg, struct http_req *r)
 {
     struct router *rt = arg;
     const struct route_table *t = rt->table;
-    json_t *models = json_array(), *shards = json_array(), *routes = json_array();
+    json_t *models = json_array(), *routes = json_array();
+    size_t shards_max = shards_asked(http_req_query(r)), up_n = 0, in_flight = 0;
     for (size_t i = 0; i < t->models_n; i++) {
-        json_array_append_new(models, model_json(t, &t->models[i]));
-        add_routes(routes, t, &t->models[i]);
+        const struct route_model *m = &t->models[i];
+        double load = hot_model_load(t, m);
+        json_array_append_new(models, model_json(t, m));
+        for (size_t k = 0; k < m->routes_n; k++)
+            json_array_append_new(routes, route_json(t, m, &m->routes[k], load, shards_max != SIZE_MAX));
     }
-    struct claimed *by = claims_by_member(t);
-    for (size_t i = 0; by && i < t->members_n; i++)
-        json_array_append_new(shards, shard_json(t->members[i], &by[i]));
-    free(by);
+    for (size_t i = 0; i < t->members_n; i++) {
+        up_n += is_up(t->members[i]);
+        in_flight += t->members[i]->inflight_n;
+    }
     http_front_json_new(r, 200,
-                        json_pack("{s{ss,sI,sb},sI,so,so,so,so}", "router", "version", LQ_VERSION, "uptime_seconds",
-                                  (json_int_t)((clock_us() - rt->crew->start_us) / 1000000), "draining",
-                                  (int)rt->draining, "generation", (json_int_t)t->generation, "models", models,
-                                  "shards", shards, "routes", routes, "events",
+                        json_pack("{s{ss,sI,sb},sI,so,sI,sI,sI,so,so,so,so}", "router", "version", LQ_VERSION,
+                                  "uptime_seconds", (json_int_t)((clock_us() - rt->crew->start_us) / 1000000),
+                                  "draining", (int)rt->draining, "generation", (json_int_t)t->generation, "models",
+                                  models, "shards_n", (json_int_t)t->members_n, "shards_up", (json_int_t)up_n,
+                                  "in_flight", (json_int_t)in_flight, "shards", shards_json(t, shards_max), "routes",
+                                  routes, "wire", wire_json(&rt->m.books), "events",
                                   event_log_json(rt->crew->events, EVENTS_SHOWN)));
 }

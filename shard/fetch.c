@@ -362,6 +362,10 @@ static bool set_options(struct fetch *f, bool tls)
     SET(CURLOPT_XFERINFODATA, f);
     if (f->o.ca_file)
         SET(CURLOPT_CAINFO, f->o.ca_file);
+    if (f->o.cert_file) {
+        SET(CURLOPT_SSLCERT, f->o.cert_file);
+        SET(CURLOPT_SSLKEY, f->o.key_file);
+    }
     if (f->o.bearer) {
         SET(CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
         SET(CURLOPT_XOAUTH2_BEARER, f->o.bearer);

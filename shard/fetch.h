@@ -27,6 +27,7 @@ struct fetch_opts {
     const char *url;          /* http:// or https://, without user and password */
     const char *bearer;       /* Authorization: Bearer; NULL: none */
     const char *ca_file;      /* PEM; NULL: the system's */
+    const char *cert_file, *key_file; /* PEM, shown to an origin that asks; NULL: none */
     const _Atomic bool *stop; /* set by another thread: LQ_CANCELLED within a second */
 };
 

@@ -37,7 +37,7 @@ struct router_link {
     enum link_up state;
     uint32_t retry_ms;
     bool rejected;
-    uint64_t leave_us; /* when it was told to drain */
+    uint64_t leave_us, beat_us; /* when it was told to drain; the last heartbeat */
     char id[64];       /* what the router calls us */
     char assigned[ROUTER_TEXT]; /* a spare: the model that it loads for this router; "": nothing */
     uint32_t first, last;
@@ -115,6 +115,7 @@ static void heartbeat(struct router_link *l)
         list[i] = &told[i];
     }
     send_msg(l, LARQL__GRID__V1__SERVER_MESSAGE__PAYLOAD_HEARTBEAT, &msg);
+    l->beat_us = clock_us();
 }
 
 static void available(struct router_link *l)
@@ -260,7 +261,8 @@ static void on_closed(struct grpc_stream *stream, const struct grpc_end *end, vo
         return;
     }
     bool was_in = l->state == JOIN_IN;
-    bool refused = l->rejected || end->code == GRPC_UNAUTHENTICATED || end->code == GRPC_PERMISSION_DENIED;
+    bool refused = l->rejected || end->code == GRPC_UNAUTHENTICATED || end->code == GRPC_PERMISSION_DENIED ||
+                   end->code == GRPC_RESOURCE_EXHAUSTED; /* too many wrong keys, or too many shards */
     if (refused)
         l->retry_ms = RETRY_LAST_MS;
     log_line(was_in || refused ? LOG_WARN : LOG_INFO, "router_lost router=%s code=%s why=%s again_ms=%u",
@@ -307,6 +309,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         timer_in(l, HEARTBEAT_MS);
         break;
     case JOIN_LEAVING:
+        if (clock_us() - l->beat_us > HEARTBEAT_MS * 1000ull) /* a drain may last longer than a router's patience */
+            heartbeat(l);
         if (l->join->s->load.in_flight == 0 || clock_us() - l->leave_us > DRAIN_LAST_US)
             drop(l, "reassigned");
         else

@@ -30,7 +30,9 @@ static enum lq_err fetch_model(struct shard *s, const struct options *o, struct 
     struct store_opts so = {.url = s->model_path,
                             .dir = o->store_dir,
                             .layer_last = STORE_TO_LAST_LAYER,
-                            .ca_file = o->serve.trust.tls_ca};
+                            .ca_file = o->serve.trust.tls_ca,
+                            .cert_file = o->serve.trust.tls_cert,
+                            .key_file = o->serve.trust.tls_key};
     enum lq_err rc = options_layers(o, &so.layer_first, &so.layer_last, fault);
     if (!rc)
         rc = options_origin_key(o, &key, fault);
@@ -76,10 +78,9 @@ static void on_drain(void *shard)
 static enum lq_err announce(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
     const char *url = o->public_url ? o->public_url : http_server_url(s->server);
-    bool wild = strstr(url, "://0.0.0.0") || strstr(url, "://[::]");
     if (!o->join)
         return LQ_OK;
-    if (wild)
+    if (serve_url_is_wild(url))
         return lq_fail(fault, LQ_USAGE, "--join needs --public-url: routers cannot reach %s", url);
     static const char *const h2[] = {"h2", NULL};
     struct tls *tls;

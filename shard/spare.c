@@ -120,6 +120,8 @@ static const char *on_assign(void *arg, const struct join_assignment *a)
                                   .layer_last = x->last,
                                   .bearer = show_key ? x->bearer + strlen("Bearer ") : NULL,
                                   .ca_file = x->opts->serve->trust.tls_ca,
+                                  .cert_file = x->opts->serve->trust.tls_cert,
+                                  .key_file = x->opts->serve->trust.tls_key,
                                   .model = has_hash ? &x->model : NULL};
     enum lq_err rc = store_fetch_start(x->s->loop, &so, on_progress, on_fetched, x, &x->fetch, &fault);
     explicit_bzero(x->bearer, sizeof x->bearer);
@@ -140,7 +142,8 @@ static enum lq_err become_shard(const struct spare *x, const char *port, struct 
     if (!argv)
         return lq_fail(fault, LQ_NOMEM, "out of memory");
     snprintf(layers, sizeof layers, "%u-%u", x->first, x->last);
-    const char *more[MORE_ARGS_N] = {"--layers", layers, "--model-id", x->model_id, "--port", port, x->url, NULL};
+    const char *more[MORE_ARGS_N] = {"--layers", layers, "--model-id", x->model_id, x->url, *port ? "--port" : NULL,
+                                     port,       NULL};
     for (int i = 0; i < o->argc; i++)
         argv[i] = o->argv[i];
     for (size_t i = 0; i < MORE_ARGS_N; i++) /* exec's argv is not const, and is not written to */
@@ -181,6 +184,9 @@ static enum lq_err start(struct spare *x, struct serve_drain *drain, struct lq_f
     struct tls *tls = NULL;
     enum lq_err rc = serve_listen(s->loop, o->serve, &s->trust, NULL, 1, "larql-shard/" LQ_VERSION, on_request, x,
                                   &x->server, fault);
+    if (!rc && !o->public_url && serve_url_is_wild(http_server_url(x->server)))
+        rc = lq_fail(fault, LQ_USAGE, "--spare needs --public-url: routers cannot reach %s",
+                     http_server_url(x->server));
     if (!rc && mkdir(o->store_dir, 0777) != 0 && errno != EEXIST)
         rc = lq_fail(fault, LQ_IO, "--store %s: %s", o->store_dir, strerror(errno));
     *drain = (struct serve_drain){.loop = s->loop,
@@ -219,7 +225,8 @@ enum lq_err spare_run(struct shard *s, const struct spare_opts *o, struct lq_fau
         log_info("spare url=%s store=%s", http_server_url(x.server), log_q(o->store_dir));
         loop_run(s->loop);
         const char *colon = strrchr(http_server_url(x.server), ':');
-        snprintf(port, sizeof port, "%s", colon ? colon + 1 : "0");
+        if (!o->serve->unix_path)
+            snprintf(port, sizeof port, "%s", colon ? colon + 1 : "0");
     }
     join_free(s->join);
     s->join = NULL;

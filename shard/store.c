@@ -19,7 +19,7 @@ struct store_fetch {
     store_on_done on_done;
     void *arg;
     struct store_job job;
-    char *strings[4]; /* copies behind job.o */
+    char *strings[6]; /* copies behind job.o */
     struct hash256 model, *layers;
     pthread_t thread;
     _Atomic bool stop;
@@ -112,7 +112,8 @@ static bool copy_opts(struct store_fetch *f, const struct store_opts *o)
         to->layers = f->layers;
     }
     return copy(f, 0, o->url, &to->url) && copy(f, 1, o->dir, &to->dir) && copy(f, 2, o->bearer, &to->bearer) &&
-           copy(f, 3, o->ca_file, &to->ca_file);
+           copy(f, 3, o->ca_file, &to->ca_file) && copy(f, 4, o->cert_file, &to->cert_file) &&
+           copy(f, 5, o->key_file, &to->key_file);
 }
 
 static enum lq_err check_opts(const struct store_opts *o, struct lq_fault *fault)

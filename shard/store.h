@@ -26,6 +26,7 @@ struct store_opts {
     uint32_t layer_first, layer_last; /* inclusive; last STORE_TO_LAST_LAYER: the model's last */
     const char *bearer;               /* key for the origin; NULL: none */
     const char *ca_file;              /* PEM that the origin's certificate is checked with; NULL: the system's */
+    const char *cert_file, *key_file; /* PEM, shown to an origin that asks for them; NULL: none */
     const struct hash256 *model;      /* model hash it must have (model/identity.h); NULL: any */
     const struct hash256 *layers;     /* hashes of layer_first..layer_last; NULL: any */
 };

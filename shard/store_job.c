@@ -30,7 +30,12 @@ enum {
  * nobody can tell, so that nothing is kept. */
 static enum lq_err ask_origin(struct store_job *j, struct lq_fault *fault)
 {
-    const struct fetch_opts o = {.url = j->o.url, .bearer = j->o.bearer, .ca_file = j->o.ca_file, .stop = j->stop};
+    const struct fetch_opts o = {.url = j->o.url,
+                                 .bearer = j->o.bearer,
+                                 .ca_file = j->o.ca_file,
+                                 .cert_file = j->o.cert_file,
+                                 .key_file = j->o.key_file,
+                                 .stop = j->stop};
     if (j->fetch)
         return LQ_OK;
     enum lq_err rc = fetch_new(&o, &j->fetch, fault);

@@ -1,11 +1,12 @@
 /* kl WANT GOT: two dumps of `larql run --logits-out` over the same tokens, as one line of
  * JSON: the share of positions with the same first choice, and the mean Kullback-Leibler
  * divergence of GOT from WANT in nats. */
-#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "client/fidelity.h"
 
 static FILE *dump_open(const char *path, uint32_t head[3]) /* version, vocabulary, positions */
 {
@@ -20,29 +21,16 @@ static FILE *dump_open(const char *path, uint32_t head[3]) /* version, vocabular
     return f;
 }
 
-/* Where the largest is; *log_sum: of e^v, v as they are. */
-static size_t top(const float *v, size_t n, double *log_sum)
-{
-    size_t best = 0;
-    double sum = 0;
-    for (size_t i = 1; i < n; i++)
-        if (v[i] > v[best])
-            best = i;
-    for (size_t i = 0; i < n; i++)
-        sum += exp((double)v[i] - (double)v[best]);
-    *log_sum = (double)v[best] + log(sum);
-    return best;
-}
-
 int main(int argc, char **argv)
 {
-    uint32_t want_head[3], got_head[3];
+    uint32_t want_head[3], got_head[3], want_first, got_first;
     FILE *want_file = argc == 3 ? dump_open(argv[1], want_head) : NULL;
     FILE *got_file = argc == 3 ? dump_open(argv[2], got_head) : NULL;
     float *want = NULL, *got = NULL;
     double same = 0, divergence = 0;
     int rc = 1;
-    if (!want_file || !got_file || memcmp(want_head, got_head, sizeof want_head) != 0 || want_head[2] == 0) {
+    if (!want_file || !got_file || memcmp(want_head, got_head, sizeof want_head) != 0 || want_head[1] == 0 ||
+        want_head[2] == 0) {
         fprintf(stderr, "usage: kl WANT GOT: dumps of one model over the same tokens\n");
         goto out;
     }
@@ -50,17 +38,15 @@ int main(int argc, char **argv)
     want = calloc(vocab, sizeof *want);
     got = calloc(vocab, sizeof *got);
     for (size_t p = 0; p < positions_n; p++) {
-        double want_sum, got_sum;
         if (!want || !got || fread(want, sizeof *want, vocab, want_file) != vocab ||
             fread(got, sizeof *got, vocab, got_file) != vocab) {
             fprintf(stderr, "kl: position %zu of %zu is missing\n", p, positions_n);
             goto out;
         }
-        same += top(want, vocab, &want_sum) == top(got, vocab, &got_sum);
-        for (size_t i = 0; i < vocab; i++) {
-            double log_p = (double)want[i] - want_sum, log_q = (double)got[i] - got_sum;
-            divergence += exp(log_p) * (log_p - log_q);
-        }
+        fidelity_top(want, vocab, 1, &want_first);
+        fidelity_top(got, vocab, 1, &got_first);
+        same += want_first == got_first;
+        divergence += fidelity_kl(want, fidelity_log_sum(want, vocab), got, vocab);
     }
     printf("{\"positions\":%zu,\"same_first\":%.5f,\"kl\":%.3g}\n", positions_n, same / (double)positions_n,
            divergence / (double)positions_n);

@@ -16,6 +16,7 @@ cp ./*.mjs "$judges"
 
 python3 make_text.py >text.jsonl
 "$judges/venv/bin/python" make_dequant.py >dequant.json
+"$judges/venv/bin/python" make_fidelity.py >fidelity.json
 seq -s ' ' 259 270 >"$judges/ids.txt" && seq -s ' ' 3 7 250 >>"$judges/ids.txt"
 while read -r name args; do # models of random weights for the architectures without a real one
     # shellcheck disable=SC2086

@@ -33,12 +33,12 @@ class FakeShard:
     """answer(request, connection) -> bytes to send, or None: it has dealt with the
     connection itself. Connections stay open unless close_after is set."""
 
-    def __init__(self, answer, stats=None, close_after=False):
+    def __init__(self, answer, stats=None, close_after=False, port=0):
         self.answer, self.close_after = answer, close_after
         self.stats = json.dumps(stats or STATS).encode()
         self.requests = []  # those to /v1/walk-ffn
         self.connections_n = 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", port))
         self.url = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
         self.open = []
         self.lock = threading.Lock()

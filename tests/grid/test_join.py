@@ -384,3 +384,40 @@ def test_a_range_with_too_much_to_do_is_reported():
             hold.set()
             for c in clients:
                 c.join()
+
+
+def test_spare_that_nobody_could_reach_says_so_at_once(tmp_path):
+    out = subprocess.run([grid.program("larql-shard"), "--spare", "--store", str(tmp_path / "s"), "--join", "127.0.0.1:1",
+                          "--host", "0.0.0.0", "--port", "0", "--insecure"], capture_output=True, text=True, check=False,
+                         timeout=60 * grid.TIMEOUT_X)
+    assert out.returncode == 2 and "--spare needs --public-url" in out.stderr, out
+    assert not os.path.exists(tmp_path / "s")
+
+
+def test_spare_on_a_unix_socket_becomes_a_shard(synthetic, tmp_path):
+    with GridRouter("--target-replicas", "2") as r, joined(r, synthetic, "0-7"):
+        r.wait_up(1)
+        with Spare(r, tmp_path / "store", "--unix", str(tmp_path / "s.sock")):
+            up = r.wait_up(2)
+            assert any(s["url"] == f"unix:{tmp_path / 's.sock'}" for s in up), up
+
+
+def run_larql(*args):
+    return subprocess.run([grid.program("larql"), "run", *args, "--prompt", "The capital of France is", "-n", "8", "-q"],
+                          capture_output=True, text=True, check=False, timeout=120 * grid.TIMEOUT_X)
+
+
+def test_a_client_chooses_a_model_of_several(gemma, smollm2):
+    with GridRouter() as r, joined(r, gemma, "0-17", "--model-id", "über & co%"), joined(r, smollm2, "0-29"):
+        r.wait_up(2)
+        for model, name in ((gemma, "über & co%"), (smollm2, os.path.basename(smollm2))):
+            alone = run_larql(model, "--ffn", "local")
+            there = run_larql(model, "--ffn", r.url, "--model-id", name, "--wire", "f32")
+            assert alone.returncode == there.returncode == 0, there.stderr
+            assert alone.stdout == there.stdout
+        out = run_larql(gemma, "--ffn", r.url)
+        assert out.returncode == 3 and "this grid has several models" in out.stderr, out
+        out = run_larql(gemma, "--ffn", r.url, "--model-id", "none")
+        assert out.returncode == 3 and "is not in this grid" in out.stderr, out
+        out = run_larql(gemma, "--ffn", r.url, "--model-id", "a\nb")
+        assert out.returncode == 2 and "model_id" in out.stderr, out

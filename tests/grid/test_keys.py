@@ -1,5 +1,6 @@
 """Who may do what: keys of clients and of the grid, on both servers, reloaded under load, never shown."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -61,6 +62,7 @@ def locked(synthetic, papers):
 
 # (path, status without a key, with a client's, with the grid's, with an unknown one)
 ROUTER = [
+    ("/", 200, 200, 200, 200),
     ("/v1/health", 200, 200, 200, 200),
     ("/v1/walk-ffn", 401, 200, 200, 401),
     ("/v1/stats", 401, 200, 200, 401),
@@ -291,3 +293,26 @@ def test_keys_are_in_no_log_and_no_command_line(locked, synthetic, papers):
             texts.append(p.log_text())
         assert not any(k in text for k in SECRETS for text in texts)
         assert not any(f"Bearer {WRONG}" in text for text in texts)
+
+
+def test_wrong_keys_of_the_grid_port_are_counted_by_address(papers, tmp_path, synthetic):
+    """Twelve shards with a wrong key are limited; they wait, and the one with the right key joins."""
+    grid_keys = papers.keys("grid-port", GRID_KEY)
+    with grid.Proc([grid.program("larql-router"), "--grid-port", "0", "--port", "0", "--grid-key-file", grid_keys],
+                   "router") as r:
+        end = time.monotonic() + 30 * grid.TIMEOUT_X
+        while "grid port=" not in r.log_text():
+            assert time.monotonic() < end
+        join = "127.0.0.1:" + r.log_text().split("grid port=")[1].split()[0]
+        env = {"LARQL_GRID_KEY": "wrong-0123456789abcdef"}
+        with contextlib.ExitStack() as wrong:
+            shards = [wrong.enter_context(grid.shard(synthetic, "0-7", "--join", join, env=env)) for _ in range(12)]
+            while not all("router_lost" in s.log_text() for s in shards):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert all("again_ms=30000" in s.log_text() for s in shards)
+            assert "auth_failed why=wrong peer=127.0.0.1" in r.log_text()
+            with grid.shard(synthetic, "0-7", "--join", join, "--grid-key-file", grid_keys) as good:
+                while "joined router" not in good.log_text():
+                    assert time.monotonic() < end
+                    time.sleep(0.05)

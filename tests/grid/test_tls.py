@@ -229,6 +229,15 @@ def test_client_certificates(synthetic, papers, tmp_path):
         assert "tls_handshake_failed" in text and "did not return a certificate" in text
 
 
+def test_a_store_shows_its_certificate(synthetic, papers, tmp_path):
+    server, client = papers.certify("server10"), papers.certify("fetcher")
+    with grid.shard(synthetic, "0-7", *tls_args(papers, *server), "--tls-client-ca", papers.ca, "--serve-model") as s:
+        fetch = ("2-3", "--store", str(tmp_path / "store"), *tls_args(papers, *client))
+        with grid.shard(f"{s.url}/v1/model/file", *fetch) as part:
+            assert "store_ready" in part.log_text()
+        assert "did not return a certificate" not in s.log_text()
+
+
 def post_any(url, papers):
     """curl, since the client's certificate names nothing that the router's URL has."""
     out = curl("-k", "-w", "\n%{http_code}", "-H", f"Content-Type: {F32}", "--data-binary",
@@ -342,6 +351,23 @@ def test_off_loopback_wants_tls_and_a_key(synthetic, papers, program):
         assert out.stdout == ""
     for args in (tls + keys, ["--insecure"]):
         with grid.Proc([*start, *args], program):
+            pass
+
+
+def test_the_grid_port_wants_the_grids_key(papers):
+    """Whatever guards the other port, or where that one is."""
+    cert, key = papers.certify("server9")
+    start = [grid.program("larql-router"), "--grid-port", "0"]
+    tls = ["--tls-cert", cert, "--tls-key", key]
+    clients, ours = (["--api-key-file", papers.keys("g1", CLIENT_KEY)], ["--grid-key-file", papers.keys("g2", GRID_KEY)])
+    wide, near = ["--host", "0.0.0.0", "--port", "0"], ["--port", "0"]
+    aside = ["--host", "0.0.0.0", "--unix", papers.path("r.sock")]
+    for args, part in [(wide + tls + clients, "--grid-key-file"), (aside, "--tls-cert"), (aside + tls, "--grid-key-file"),
+                       (aside + ours, "--tls-cert"), (near + clients, "every client could join shards")]:
+        out = subprocess.run([*start, *args], capture_output=True, text=True, check=False, timeout=60 * grid.TIMEOUT_X)
+        assert out.returncode == 2 and part in out.stderr, out
+    for args in (near, near + clients + ours, aside + tls + ours, wide + tls + clients + ours, aside + ["--insecure"]):
+        with grid.Proc([*start, *args], "router"):
             pass
 
 

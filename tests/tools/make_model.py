@@ -182,8 +182,8 @@ def size_of(kind, dims):
     return n, n // block_n * block_bytes
 
 
-def write(path, meta, list_of_tensors, weights, nan=None):
-    """nan: (name, n): value number n of that F32 tensor is none."""
+def write(path, meta, list_of_tensors, weights, one=None):
+    """one: (name, n, value): what value number n of that F32 tensor is instead."""
     head, offset = b"", 0
     for name, dims, kind, _, _ in list_of_tensors:
         head += text(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims)
@@ -196,9 +196,9 @@ def write(path, meta, list_of_tensors, weights, nan=None):
             n, size = size_of(kind, dims)
             fan_in = dims[0] if len(dims) > 1 else 1
             f.writelines(weights.pieces(kind, n, spread * 3 / fan_in ** 0.5 if len(dims) > 1 else spread, centre))
-            if nan and nan[0] == name:
-                f.seek(4 * nan[1] - size, 1)
-                f.write(struct.pack("<f", float("nan")))
+            if one and one[0] == name:
+                f.seek(4 * one[1] - size, 1)
+                f.write(struct.pack("<f", one[2]))
                 f.seek(0, 2)
             f.write(b"\0" * (pad(size) - size))
 
@@ -216,6 +216,7 @@ def main():
     p.add_argument("--untied", action="store_true")
     p.add_argument("--no-ffn", action="store_true", help="leave the FFN tensors out: what a client needs")
     p.add_argument("--nan", metavar="TENSOR:N", help="value number N of that F32 tensor becomes a NaN")
+    p.add_argument("--set", metavar="TENSOR:N=V", help="value number N of that F32 tensor becomes V")
     p.add_argument("--rope-base", type=float, default=10000.0)
     p.add_argument("--rope-factor", type=float, default=0.0)
     o = p.parse_args()
@@ -223,8 +224,9 @@ def main():
     weights = Weights(o.seed, o.fast)
     every = tensors(o, head_dim)
     if o.split == 1:
-        name, _, number = (o.nan or "").partition(":")
-        write(o.out, metadata(o, head_dim), every, weights, (name, int(number)) if o.nan else None)
+        name, _, rest = (f"{o.nan}=nan" if o.nan else o.set or "").partition(":")
+        number, _, value = rest.partition("=")
+        write(o.out, metadata(o, head_dim), every, weights, (name, int(number), float(value)) if name else None)
         return
     for i in range(o.split):
         part = every[len(every) * i // o.split:len(every) * (i + 1) // o.split]

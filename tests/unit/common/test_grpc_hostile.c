@@ -128,6 +128,32 @@ START_TEST(who_does_not_read_holds_little_and_dies)
 }
 END_TEST
 
+/* Calls that are refused at once leave no stream, only answers, which it does not read. */
+START_TEST(who_reads_no_refusal_is_closed)
+{
+    struct scene x;
+    struct grpc_server_opts o;
+    grpc_server_opts_init(&o);
+    o.ping_timeout_ms = 200;
+    scene_open(&x, &o);
+    ck_assert_int_eq(bufferevent_disable(x.r.bev, EV_READ), 0);
+    put_hello(&out);
+    raw_put(&x.r, &out);
+    for (uint32_t id = 1, round = 0; round < 400 && grpc_server_connections_n(x.w.server) == 1; round++) {
+        out.n = 0;
+        for (int i = 0; i < 200; i++, id += 2)
+            put_head(&out, id, END_HEADERS | END_STREAM, REQUEST("/t/None") GRPC_TYPE);
+        if (evbuffer_get_length(bufferevent_get_output(x.r.bev)) < 1 << 20)
+            raw_put(&x.r, &out);
+        else
+            id -= 400;
+        event_base_loop(x.w.base, EVLOOP_NONBLOCK);
+    }
+    RUN_UNTIL(x.w.base, grpc_server_connections_n(x.w.server) == 0);
+    scene_close(&x);
+}
+END_TEST
+
 /* ---- floods ------------------------------------------------------------------------------------ */
 
 static const char some_bytes[16384];
@@ -400,6 +426,7 @@ int main(void)
     tcase_add_test(t, half_a_request_is_closed);
     tcase_add_test(t, who_answers_no_ping_is_dead);
     tcase_add_test(t, who_does_not_read_holds_little_and_dies);
+    tcase_add_test(t, who_reads_no_refusal_is_closed);
     tcase_add_loop_test(t, a_flood_ends_its_connection, 0, sizeof floods / sizeof *floods);
     tcase_add_test(t, more_streams_than_agreed_are_refused);
     tcase_add_loop_test(t, a_head_gets_the_answer_it_deserves, 0, sizeof heads / sizeof *heads);

@@ -257,10 +257,10 @@ static const struct {
      "Content-Length", false, "GET", 0},
     {"bad chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", KEEP, LQ_BAD_ANSWER, "chunk size",
      false, "GET", 0},
-    {"over the limit", ANSWER("abcd", "4"), KEEP, LQ_BAD_ANSWER, "over the limit of 3 bytes", false, "GET", 3},
+    {"over the limit", ANSWER("abcd", "4"), KEEP, LQ_BIG_BODY, "over the limit of 3 bytes", false, "GET", 3},
     {"over the limit, chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\n", KEEP,
-     LQ_BAD_ANSWER, "over the limit of 3 bytes", false, "GET", 3},
-    {"over the limit, until close", "HTTP/1.0 200 OK\r\n\r\nabcd", KEEP, LQ_BAD_ANSWER, "over the limit of 3 bytes",
+     LQ_BIG_BODY, "over the limit of 3 bytes", false, "GET", 3},
+    {"over the limit, until close", "HTTP/1.0 200 OK\r\n\r\nabcd", KEEP, LQ_BIG_BODY, "over the limit of 3 bytes",
      false, "GET", 3},
 };
 

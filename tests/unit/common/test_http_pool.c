@@ -106,16 +106,27 @@ START_TEST(what_may_not_be_sent_twice_is_not)
 }
 END_TEST
 
+static void count_end(void *n)
+{
+    ++*(int *)n;
+}
+
 START_TEST(an_idle_connection_is_watched)
 {
     struct lab l;
-    lab_open(&l, NULL);
+    struct http_pool_opts o;
+    int ends_n = 0;
+    http_pool_opts_init(&o);
+    o.on_idle_end = count_end;
+    o.arg = &ends_n;
+    lab_open(&l, &o);
     warm(&l);
     if (_i)
         raw_text(&l.peer.conn[0], "x"); /* a byte that nobody asked for */
     else
         peer_hang_up(&l.peer, 0);
     RUN_UNTIL(l.base, l.pool->idle_n == 0);
+    ck_assert_int_eq(ends_n, _i ? 0 : 1); /* told of the peer's doing alone */
     job_start(&l.job[0], l.pool, &get_hello);
     peer_take(&l.peer, 1);
     raw_text(&l.peer.conn[1], ANSWER("x", "1"));
@@ -130,10 +141,14 @@ START_TEST(an_idle_connection_is_not_kept_for_ever)
     struct http_pool_opts o;
     struct lab l;
     http_pool_opts_init(&o);
+    int ends_n = 0;
     o.idle_timeout_ms = 30;
+    o.on_idle_end = count_end;
+    o.arg = &ends_n;
     lab_open(&l, &o);
     warm(&l);
     RUN_UNTIL(l.base, l.peer.conn[0].eof);
+    ck_assert_int_eq(ends_n, 0);
     ck_assert_uint_eq(l.pool->idle_n, 0);
     lab_close(&l);
 }

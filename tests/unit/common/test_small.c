@@ -7,12 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
 #include "common/file.h"
 #include "common/hash256.h"
 #include "common/peer_stats.h"
 #include "common/args.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/percent.h"
 #include "common/offload.h"
 #include "common/opt.h"
 #include "tests/unit/support.h"
@@ -141,16 +144,53 @@ static const struct {
     bool taken;
 } stats_said[] = {
     {"", true},
-    {",\"identity\":\"%s\"", true},
+    {",\"identity\":\"%s\"", false}, /* its layers could not be compared */
+    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",\"%s\"]", false},
     {",\"identity\":\"%s0\"", false},
     {",\"identity\":7", false},
     {",\"identity\":null", false},
-    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",\"%s\"]", true},
-    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\"]", false},
-    {",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",8]", false},
-    {",\"layer_start\":4,\"layer_end\":3,\"layer_hashes\":[]", false},
-    {",\"layer_hashes\":\"%s\"", false},
+    {",\"identity\":\"%s\",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",\"%s\"]", true},
+    {",\"identity\":\"%s\",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\"]", false},
+    {",\"identity\":\"%s\",\"layer_start\":3,\"layer_end\":4,\"layer_hashes\":[\"%s\",8]", false},
+    {",\"identity\":\"%s\",\"layer_start\":4,\"layer_end\":3,\"layer_hashes\":[]", false},
+    {",\"identity\":\"%s\",\"layer_hashes\":\"%s\"", false},
 };
+
+START_TEST(percent_goes_there_and_back)
+{
+    char there[64], back[32];
+    ck_assert(percent_encode(there, sizeof there, "a b&c=\u00e4%/~.gguf"));
+    ck_assert_str_eq(there, "a%20b%26c%3D%C3%A4%25%2F~.gguf");
+    ck_assert(percent_decode(back, sizeof back, there));
+    ck_assert_str_eq(back, "a b&c=\u00e4%/~.gguf");
+    ck_assert(percent_decode(back, sizeof back, "%c3%A4&more=%zz"));
+    ck_assert_str_eq(back, "\u00e4");
+    static const char *const bad[] = {"%", "%4", "%4g", "%g4", "%00", "%%41"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        ck_assert_msg(!percent_decode(back, sizeof back, bad[i]), "%s", bad[i]);
+    ck_assert(!percent_decode(back, 4, "abcd") && percent_decode(back, 5, "abcd"));
+    ck_assert(!percent_encode(there, 6, "a b") && !percent_encode(there, 2, "ab"));
+    ck_assert(percent_decode(back, 1, "") && !percent_decode(back, 0, ""));
+}
+END_TEST
+
+START_TEST(a_long_name_of_a_peer_ends_between_characters)
+{
+    for (size_t before = 120; before < 128; before++) {
+        char text[512] = "{\"hidden_size\":6,\"model\":\"";
+        struct peer_stats s;
+        struct lq_fault fault;
+        size_t n = strlen(text);
+        memset(text + n, 'x', before);
+        snprintf(text + n + before, sizeof text - n - before, "\u00e4\u20ac\U0001f600\"}");
+        ck_assert_int_eq(peer_stats_read(text, strlen(text), &s, &fault), LQ_OK);
+        json_t *name = json_string(s.model); /* NULL: no UTF-8 */
+        ck_assert_ptr_nonnull(name);
+        json_decref(name);
+        ck_assert_uint_ge(strlen(s.model), before - 4);
+    }
+}
+END_TEST
 
 START_TEST(hashes_of_a_peer)
 {
@@ -477,6 +517,8 @@ int main(void)
     tcase_add_test(t, environment_fills_in_and_flags_win);
     tcase_add_test(t, ranges);
     tcase_add_test(t, hash_texts);
+    tcase_add_test(t, percent_goes_there_and_back);
+    tcase_add_test(t, a_long_name_of_a_peer_ends_between_characters);
     tcase_add_loop_test(t, hashes_of_a_peer, 0, sizeof stats_said / sizeof *stats_said);
     tcase_add_test(t, files_are_replaced_whole);
     tcase_add_test(t, log_quotes_what_people_send);

@@ -18,6 +18,7 @@ static struct route_table *table_of(uint32_t members_n)
     for (uint32_t i = 0; i < members_n; i++) {
         members[i] = member_new("http://h:1", "id", false, 1, NULL);
         members[i]->health = MEMBER_UP;
+        members[i]->checked = true;
         members[i]->latency_us = 100;
         claims[i] = (struct route_claim){.member = i, .last = 3};
     }
@@ -106,6 +107,42 @@ START_TEST(next_table_is_taken_before_a_no)
 }
 END_TEST
 
+static struct router *told;
+
+static void asks_again(struct link_use *u)
+{
+    (void)u;
+    ck_assert_ptr_null(ask(told, NULL));
+}
+
+/* A host dies: one of its shards is found dead, both have left, and who is told asks for
+ * another replica, for which the loop takes the table that has neither. */
+START_TEST(telling_may_take_a_table)
+{
+    struct router rt;
+    struct crew crew = {.routers = &rt, .routers_n = 1};
+    struct lq_fault fault;
+    begin(&rt, 2);
+    told = &rt;
+    rt.crew = &crew;
+    struct member *a = rt.table->members[0], *b = rt.table->members[1];
+    struct link *la = link_of(&rt, a, &fault), *lb = link_of(&rt, b, &fault);
+    ck_assert(la && lb);
+    struct link_use use = {.on_down = asks_again};
+    link_use_begin(la, &use);
+    a->health = MEMBER_DOWN;
+    a->standing = b->standing = MEMBER_DRAINING;
+    rt.next_table = table_of(0);
+    rt.next_table->generation = 1;
+    link_tell_down(&rt);
+    ck_assert_uint_eq(use.told, 1);
+    ck_assert(TAILQ_EMPTY(&rt.links));
+    link_use_end(&use);
+    event_base_loop(loop_base(rt.loop), EVLOOP_NONBLOCK);
+    end(&rt);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("choose");
@@ -114,6 +151,7 @@ int main(void)
     tcase_add_test(t, any_two_of_many_are_drawn);
     tcase_add_test(t, tried_is_known_by_number_not_by_address);
     tcase_add_test(t, next_table_is_taken_before_a_no);
+    tcase_add_test(t, telling_may_take_a_table);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

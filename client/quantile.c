@@ -1,5 +1,5 @@
 /* quantile: see quantile.h. */
-#include "bench/support/quantile.h"
+#include "client/quantile.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* quantile: of measurements. */
-#ifndef LQ_BENCH_SUPPORT_QUANTILE_H
-#define LQ_BENCH_SUPPORT_QUANTILE_H
+#ifndef LQ_CLIENT_QUANTILE_H
+#define LQ_CLIENT_QUANTILE_H
 
 #include <stddef.h>
 
