@@ -109,7 +109,7 @@ static uint64_t next_us(const struct grpc_conn *c)
         return after_ms(c->born_us, l->hello_timeout_ms);
     if (is_unread(c))
         return after_ms(c->wrote_us, l->ping_timeout_ms);
-    if (c->streams_n == 0)
+    if (c->streams_n == 0 && !c->ping_us) /* a PING without an answer says the same without streams: nobody is there */
         return after_ms(c->idle_us, l->idle_timeout_ms);
     return c->ping_us ? after_ms(c->ping_us, l->ping_timeout_ms) : after_ms(c->heard_us, l->ping_interval_ms);
 }
@@ -151,7 +151,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
             h2_conn_close(c, GRPC_UNAVAILABLE, text);
             return;
         }
-        if (c->streams_n == 0) {
+        if (c->streams_n == 0 && !c->ping_us) {
             h2_conn_drain(c);
             h2_conn_arm(c);
             return;

@@ -71,7 +71,6 @@ void h2_stream_free(struct grpc_stream *s)
     TAILQ_REMOVE(&c->streams, s, entry);
     if (--c->streams_n == 0 && !c->dead) {
         c->idle_us = c->wrote_us = clock_us();
-        c->ping_us = 0;
         h2_conn_arm(c);
         h2_conn_kick(c); /* one that is going may close now */
     }

@@ -184,9 +184,9 @@ static enum lq_err start(struct spare *x, struct serve_drain *drain, struct lq_f
     struct tls *tls = NULL;
     enum lq_err rc = serve_listen(s->loop, o->serve, &s->trust, NULL, 1, "larql-shard/" LQ_VERSION, on_request, x,
                                   &x->server, fault);
-    if (!rc && !o->public_url && serve_url_is_wild(http_server_url(x->server)))
-        rc = lq_fail(fault, LQ_USAGE, "--spare needs --public-url: routers cannot reach %s",
-                     http_server_url(x->server));
+    const char *url = !rc && !o->public_url ? http_server_url(x->server) : o->public_url;
+    if (!rc && serve_url_is_wild(url)) /* before it fetches what it could not serve */
+        rc = lq_fail(fault, LQ_USAGE, "--spare needs --public-url: routers cannot reach %s", url);
     if (!rc && mkdir(o->store_dir, 0777) != 0 && errno != EEXIST)
         rc = lq_fail(fault, LQ_IO, "--store %s: %s", o->store_dir, strerror(errno));
     *drain = (struct serve_drain){.loop = s->loop,

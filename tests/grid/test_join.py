@@ -386,9 +386,10 @@ def test_a_range_with_too_much_to_do_is_reported():
                 c.join()
 
 
-def test_spare_that_nobody_could_reach_says_so_at_once(tmp_path):
+@pytest.mark.parametrize("more", [(), ("--public-url", "http://0.0.0.0:1"), ("--public-url", "http://[::]:1")])
+def test_spare_that_nobody_could_reach_says_so_at_once(tmp_path, more):
     out = subprocess.run([grid.program("larql-shard"), "--spare", "--store", str(tmp_path / "s"), "--join", "127.0.0.1:1",
-                          "--host", "0.0.0.0", "--port", "0", "--insecure"], capture_output=True, text=True, check=False,
+                          "--host", "0.0.0.0", "--port", "0", "--insecure", *more], capture_output=True, text=True, check=False,
                          timeout=60 * grid.TIMEOUT_X)
     assert out.returncode == 2 and "--spare needs --public-url" in out.stderr, out
     assert not os.path.exists(tmp_path / "s")

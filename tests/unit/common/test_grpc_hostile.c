@@ -128,6 +128,24 @@ START_TEST(who_does_not_read_holds_little_and_dies)
 }
 END_TEST
 
+/* Its call ends meanwhile, by its deadline: that is no sign of life. */
+START_TEST(who_answers_no_ping_is_dead_without_a_call_too)
+{
+    struct scene x;
+    struct grpc_server_opts o;
+    grpc_server_opts_init(&o);
+    o.ping_interval_ms = 10;
+    o.ping_timeout_ms = 200;
+    scene_open(&x, &o);
+    put_hello(&out);
+    put_head(&out, 1, END_HEADERS, REQUEST("/t/Sink") GRPC_TYPE "grpc-timeout\00050m\0");
+    raw_put(&x.r, &out);
+    RUN_UNTIL(x.w.base, x.w.at_server.closed_n);
+    RUN_UNTIL(x.w.base, grpc_server_connections_n(x.w.server) == 0);
+    scene_close(&x);
+}
+END_TEST
+
 /* Calls that are refused at once leave no stream, only answers, which it does not read. */
 START_TEST(who_reads_no_refusal_is_closed)
 {
@@ -426,6 +444,7 @@ int main(void)
     tcase_add_test(t, half_a_request_is_closed);
     tcase_add_test(t, who_answers_no_ping_is_dead);
     tcase_add_test(t, who_does_not_read_holds_little_and_dies);
+    tcase_add_test(t, who_answers_no_ping_is_dead_without_a_call_too);
     tcase_add_test(t, who_reads_no_refusal_is_closed);
     tcase_add_loop_test(t, a_flood_ends_its_connection, 0, sizeof floods / sizeof *floods);
     tcase_add_test(t, more_streams_than_agreed_are_refused);
