@@ -161,6 +161,8 @@ man: $(BINS)
 	$(BUILD)/bin/larql-shard --help-man > docs/man/larql-shard.1
 	$(BUILD)/bin/larql run --help-man > docs/man/larql-run.1
 	$(BUILD)/bin/larql info --help-man > docs/man/larql-info.1
+	$(BUILD)/bin/larql extract --help-man > docs/man/larql-extract.1
+	$(BUILD)/bin/larql verify --help-man > docs/man/larql-verify.1
 	$(BUILD)/bin/larql grid --help-man > docs/man/larql-grid.1
 
 include deploy/deploy.mk
