@@ -69,6 +69,13 @@ static enum lq_err check_sums(struct verify *v, void (*progress)(void *arg, cons
     return LQ_OK;
 }
 
+static bool is_cache(const char *name) /* model/hash_cache.h */
+{
+    static const char end[] = ".larql-hashes";
+    size_t n = strlen(name);
+    return n > sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0;
+}
+
 /* Files that no checksum vouches for. */
 static enum lq_err count_unhashed(struct verify *v)
 {
@@ -76,8 +83,8 @@ static enum lq_err count_unhashed(struct verify *v)
     if (!d)
         return lq_fail(v->fault, LQ_IO, "cannot read %s: %s", v->dir, strerror(errno));
     for (struct dirent *e; (e = readdir(d));)
-        v->report->unhashed_n +=
-            e->d_name[0] != '.' && strcmp(e->d_name, "index.json") != 0 && !json_object_get(v->sums, e->d_name);
+        v->report->unhashed_n += e->d_name[0] != '.' && strcmp(e->d_name, "index.json") != 0 &&
+                                 !is_cache(e->d_name) && !json_object_get(v->sums, e->d_name);
     closedir(d);
     return LQ_OK;
 }
