@@ -8,6 +8,7 @@
 #   make check-arm64   codecs and kernels, cross-built, under qemu-user
 #   make chaos         10,000 kills, freezes and restarts under load (make check has 500)
 #   make fuzz FUZZ_S=60    each libFuzzer target for so many seconds
+#   make check-vindex  what larql extract writes, by numpy and Hugging Face's tokenizers
 #   make golden        runs the outside judges again and rewrites tests/golden
 #   make install       PREFIX, DESTDIR; make uninstall, make deb
 #
