@@ -236,7 +236,7 @@ static enum lq_err save_progress(const struct job *j)
 /* The hashes that an earlier run noted, *old; NULL: a new folder. */
 static enum lq_err open_folder(struct job *j, json_t **old)
 {
-    char path[VINDEX_PATH_BYTES], *text;
+    char path[VINDEX_PATH_BYTES], *text = NULL;
     struct stat st;
     size_t n;
     *old = NULL;

@@ -303,8 +303,8 @@ static void make_llama(struct maker *m)
                                               "b",
                                               "ab",
                                               "\xe2\x96\x81",
-                                              "\xe2\x96\x81"
-                                              "ab"};
+                                              ("\xe2\x96\x81"
+                                               "ab")};
     static const float scores[VOCAB] = {0, -9, -9, -1, -9, -2};
     uint64_t at = 0;
     m->n = 0;
