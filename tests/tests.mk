@@ -126,7 +126,7 @@ check-vindex:
 	+@$(SUB) all
 	+@$(SUB) models
 	@[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet numpy gguf==0.19.0 tokenizers==0.22.1
+	@$(VENV)/bin/pip install --quiet numpy gguf==0.19.0 tokenizers==0.23.3
 	@LQ_BUILD=$(BUILD) $(VENV)/bin/python tests/tools/vindex_judge.py $(GEMMA) $(SMOLLM2)
 
 # Codecs and kernels as ARM machines run them: cross-built, static, under qemu.
