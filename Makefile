@@ -9,6 +9,7 @@
 #   make check-arm64   codecs and kernels, cross-built, under qemu-user
 #   make chaos         10,000 kills, freezes and restarts under load (make check has 500)
 #   make fuzz FUZZ_S=60    each libFuzzer target for so many seconds
+#   make check-vindex  what larql extract writes, by numpy and Hugging Face's tokenizers
 #   make golden        runs the outside judges again and rewrites tests/golden
 #   make install       PREFIX, DESTDIR; make uninstall, make deb
 #
@@ -166,6 +167,8 @@ man: $(BINS)
 	$(BUILD)/bin/larql run --help-man > docs/man/larql-run.1
 	$(BUILD)/bin/larql bench --help-man > docs/man/larql-bench.1
 	$(BUILD)/bin/larql info --help-man > docs/man/larql-info.1
+	$(BUILD)/bin/larql extract --help-man > docs/man/larql-extract.1
+	$(BUILD)/bin/larql verify --help-man > docs/man/larql-verify.1
 	$(BUILD)/bin/larql grid --help-man > docs/man/larql-grid.1
 
 include deploy/deploy.mk

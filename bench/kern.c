@@ -151,7 +151,7 @@ static bool copies_make(struct bench *b, enum quant_type t)
     for (size_t i = 0; i < b->copies_n; i++) {
         if (i > 0)
             memcpy(b->memory + i * b->bytes, b->memory, b->bytes);
-        b->w[i] = (struct mat){b->memory + i * b->bytes, t, ROWS, COLS, row};
+        b->w[i] = (struct mat){b->memory + i * b->bytes, t, ROWS, COLS, row, 0};
     }
     return true;
 }

@@ -7,6 +7,7 @@
 
 #include "client/cmd.h"
 #include "client/wire_policy.h"
+#include "model/vindex.h"
 #include "proto/cpu.h"
 
 static int fail(int code, const char *text)
@@ -171,6 +172,7 @@ static int open_worker(struct bench *b, size_t index, enum mat_activations activ
 int bench_open(struct bench *b)
 {
     struct lq_fault fault;
+    static const struct model_want want = {.client = true};
     enum mat_activations activations;
     unsigned cpu;
     b->workers_n = (size_t)b->o->concurrent;
@@ -181,7 +183,7 @@ int bench_open(struct bench *b)
     if (!rc)
         rc = cpu_allowed(&cpu, &fault);
     if (!rc)
-        rc = gguf_open(b->o->model_path, &b->gguf, &fault);
+        rc = model_open(b->o->model_path, &want, &b->gguf, &fault);
     if (!rc)
         rc = arch_read(b->gguf, &b->arch, &fault);
     if (!rc)

@@ -7,6 +7,8 @@ enum { CMD_EXIT_FAILED = 1, CMD_EXIT_USAGE = 2, CMD_EXIT_GRID = 3, CMD_EXIT_MODE
 int cmd_run(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_extract(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
 int cmd_grid(int argc, char **argv);
 
 #endif

@@ -10,6 +10,7 @@
 #include "model/arch.h"
 #include "model/gguf.h"
 #include "model/quant.h"
+#include "model/vindex.h"
 
 /* Bytes of the FFN's tensors: what a grid takes away from the client. */
 static uint64_t ffn_tensor_bytes(const struct gguf *g)
@@ -46,8 +47,8 @@ int cmd_info(int argc, char **argv)
 {
     const struct opt_program program = {
         .name = "larql info",
-        .synopsis = "MODEL.gguf",
-        .about = "Print a model's shape as JSON.\nExit codes: 0 ok, 2 wrong use, 4 the model file cannot be used.",
+        .synopsis = "MODEL",
+        .about = "Print the shape of a model as JSON: of a GGUF file or a vindex directory.\nExit codes: 0 ok, 2 wrong use, 4 the model file cannot be used.",
         .args_min = 1,
         .args_max = 1,
     };
@@ -56,11 +57,12 @@ int cmd_info(int argc, char **argv)
     enum opt_result parsed = opt_parse(&program, argc, argv, &args, &args_n);
     if (parsed != OPT_RUN)
         return parsed == OPT_EXIT_OK ? EXIT_SUCCESS : CMD_EXIT_USAGE;
+    const struct model_want want = {.ffn = false}; /* heads only */
     struct gguf *g = NULL;
     struct arch a;
     struct lq_fault fault;
     int code = CMD_EXIT_MODEL;
-    if (gguf_open(args[0], &g, &fault) != LQ_OK || arch_read(g, &a, &fault) != LQ_OK)
+    if (model_open(args[0], &want, &g, &fault) != LQ_OK || arch_read(g, &a, &fault) != LQ_OK)
         fprintf(stderr, "larql info: %s\n", fault.text);
     else
         code = print_info(g, &a);

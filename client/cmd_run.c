@@ -65,8 +65,9 @@ static enum opt_result read_options(struct run_options *o, int argc, char **argv
     };
     const struct opt_program program = {
         .name = "larql run",
-        .synopsis = "MODEL.gguf --prompt TEXT [--ffn URL|local] [options]",
-        .about = "Generate text: attention, KV cache and embeddings here, the feed-forward layers on a larql grid.\n"
+        .synopsis = "MODEL --prompt TEXT [--ffn URL|local] [options]",
+        .about = "Generate text with a model, a GGUF file or a vindex directory: attention, KV cache and embeddings here,\n"
+                 "the feed-forward layers on a larql grid.\n"
                  "The text goes to stdout as it is made, a summary to stderr.\n"
                  "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 the grid failed or cannot be reached, 4 the model file\n"
                  "cannot be used, 130 interrupted.",

@@ -245,6 +245,20 @@ static void add_bias(float *x, const float *bias, size_t rows_n, size_t n)
             x[r * n + i] += bias[i];
 }
 
+/* Rows of Q and K whose heads come as halves, into the pairs that the converter would have made. */
+static void pair_rows(const struct arch *a, float *x, size_t rows_n, size_t heads_n)
+{
+    size_t half = a->head_dim / 2;
+    float head[ARCH_HEAD_DIM_MAX];
+    for (size_t h = 0; a->qk_rows_split && h < rows_n * heads_n; h++, x += a->head_dim) {
+        memcpy(head, x, a->head_dim * sizeof *x);
+        for (size_t i = 0; i < half; i++) {
+            x[2 * i] = head[i];
+            x[2 * i + 1] = head[half + i];
+        }
+    }
+}
+
 static void attend(struct decoder *d, uint32_t i, uint32_t rows_n)
 {
     const struct arch *a = d->a;
@@ -259,6 +273,8 @@ static void attend(struct decoder *d, uint32_t i, uint32_t rows_n)
     add_bias(d->q, l->q_bias, rows_n, q_dim(a));
     add_bias(k, l->k_bias, rows_n, kv_dim(a));
     add_bias(v, l->v_bias, rows_n, kv_dim(a));
+    pair_rows(a, d->q, rows_n, a->heads_n);
+    pair_rows(a, k, rows_n, a->kv_heads_n);
     if (a->qk_norm) {
         rms_norm(d, d->q, l->q_norm, (size_t)rows_n * a->heads_n, a->head_dim, d->q);
         rms_norm(d, k, l->k_norm, (size_t)rows_n * a->kv_heads_n, a->head_dim, k);

@@ -12,6 +12,8 @@ static const struct {
     {"run", "generate text, with the FFN on a grid or in this process", cmd_run},
     {"bench", "measure the wire formats on a grid: speed, bytes, agreement", cmd_bench},
     {"info", "print a model's shape as JSON", cmd_info},
+    {"extract", "write a model as a vindex directory, as LARQL has them", cmd_extract},
+    {"verify", "check a vindex directory: sizes, hashes, manifests", cmd_verify},
     {"grid", "see and steer a grid: status, gaps, drain, assign, top", cmd_grid},
 };
 enum { COMMANDS_N = sizeof commands / sizeof *commands };

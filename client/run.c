@@ -14,6 +14,7 @@
 #include "client/cmd.h"
 #include "client/wire_policy.h"
 #include "common/clock.h"
+#include "model/vindex.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20, PIECE_BYTES = 1024 };
 
@@ -110,10 +111,11 @@ static int open_model(struct run *r)
 {
     struct lq_fault fault;
     bool here = strcmp(r->o->ffn, "local") == 0;
+    const struct model_want want = {.ffn = here, .ffn_last = UINT32_MAX, .client = true};
     enum mat_activations activations;
     enum lq_err rc = mat_activations_read(r->o->activations, &activations, &fault);
     if (!rc)
-        rc = gguf_open(r->o->model_path, &r->gguf, &fault);
+        rc = model_open(r->o->model_path, &want, &r->gguf, &fault);
     if (!rc)
         rc = arch_read(r->gguf, &r->arch, &fault);
     if (!rc)

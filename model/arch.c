@@ -9,7 +9,7 @@
 
 #include "model/quant.h"
 
-enum { KEY_BYTES = 128, HEADS_MAX = 4096, HEAD_DIM_MAX = 4096 };
+enum { KEY_BYTES = 128, HEADS_MAX = 4096 };
 
 /* What the name of an architecture says by itself. */
 struct family {
@@ -215,6 +215,7 @@ enum lq_err arch_read(const struct gguf *g, struct arch *a, struct lq_fault *fau
                        .qk_norm = f->qk_norm,
                        .post_norms = f->post_norms,
                        .attn_bias = f->attn_bias,
+                       .qk_rows_split = f->rope == ARCH_ROPE_PAIRS && gguf_rows_unpermuted(g),
                        .embed_scale = 1.0f};
     snprintf(a->family, sizeof a->family, "%s", f->name);
     read_name(g, a);
@@ -230,8 +231,8 @@ enum lq_err arch_read(const struct gguf *g, struct arch *a, struct lq_fault *fau
     if (number_or(&r, "expert_count", 0, UINT32_MAX, 0) > 0)
         return lq_fail(fault, LQ_UNSUPPORTED, "%s: a mixture of experts (%s.expert_count) is not read yet",
                        gguf_path(g), f->name);
-    a->head_dim = number_or(&r, "attention.key_length", 1, HEAD_DIM_MAX, a->hidden_n / a->heads_n);
-    if (!r.rc && number_or(&r, "attention.value_length", 1, HEAD_DIM_MAX, a->head_dim) != a->head_dim)
+    a->head_dim = number_or(&r, "attention.key_length", 1, ARCH_HEAD_DIM_MAX, a->hidden_n / a->heads_n);
+    if (!r.rc && number_or(&r, "attention.value_length", 1, ARCH_HEAD_DIM_MAX, a->head_dim) != a->head_dim)
         return lq_fail(fault, LQ_UNSUPPORTED, "%s: value heads of another size than key heads are not read",
                        gguf_path(g));
     if (!r.rc && (a->head_dim == 0 || a->heads_n % a->kv_heads_n != 0))
@@ -241,6 +242,7 @@ enum lq_err arch_read(const struct gguf *g, struct arch *a, struct lq_fault *fau
     a->final_softcap = real_or(&r, "final_logit_softcapping", 0.0f, 1e6f, 0.0f);
     if (strcmp(f->name, "gemma3") == 0)
         read_gemma3(&r, a);
+    a->attn_scale = real_or(&r, "attention.scale", 1e-6f, 1e3f, a->attn_scale);
     read_rope(&r, a);
     read_rope_factors(&r, a);
     read_vocab(&r, a);

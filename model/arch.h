@@ -15,7 +15,7 @@ enum arch_rope {
     ARCH_ROPE_PAIRS, /* neighbours (2i, 2i+1): llama, whose Q and K rows were permuted by the converter */
     ARCH_ROPE_HALVES /* (i, i + d/2): gemma3, qwen2, qwen3 */
 };
-enum { ARCH_LAYERS_MAX = 1024, ARCH_HIDDEN_MAX = 1 << 20 };
+enum { ARCH_LAYERS_MAX = 1024, ARCH_HIDDEN_MAX = 1 << 20, ARCH_HEAD_DIM_MAX = 4096 };
 
 struct arch {
     char family[32]; /* general.architecture */
@@ -33,6 +33,7 @@ struct arch {
     float embed_scale;           /* gemma: sqrt(hidden); else 1 */
     float attn_scale;            /* 1/sqrt(head_dim) */
     bool qk_norm, post_norms, attn_bias;
+    bool qk_rows_split; /* Q and K come in halves, RoPE wants pairs: a llama's vindex */
     /* gemma's norm weights carry the +1 already: the converter added it. */
     float final_softcap;       /* 0: none */
     const float *rope_factors; /* rope_freqs.weight: rope_dims/2 divisors (llama 3), or NULL; owned by gguf map */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "model/gguf_impl.h"
+#include "model/vindex_impl.h"
 
 /* ---- look-ups by name ------------------------------------------------------------------------ */
 
@@ -65,7 +66,7 @@ static enum lq_err map_file(const char *path, struct gguf_part *part, struct lq_
     return rc;
 }
 
-static struct gguf *gguf_new(size_t parts_n)
+struct gguf *gguf_new(size_t parts_n)
 {
     struct gguf *g = calloc(1, sizeof *g);
     if (!g)
@@ -107,15 +108,19 @@ static enum lq_err check_split(const struct gguf *g, struct lq_fault *fault)
     return LQ_OK;
 }
 
+enum lq_err gguf_index(struct gguf *g, struct lq_fault *fault)
+{
+    enum lq_err rc = build_index(g, &g->kv_index, g->kvs_n, kv_name, "key", fault);
+    return rc ? rc : build_index(g, &g->tensor_index, g->tensors_n, tensor_name, "tensor", fault);
+}
+
 static enum lq_err finish(struct gguf *g, struct gguf **out, struct lq_fault *fault)
 {
     enum lq_err rc = LQ_OK;
     for (size_t i = 0; i < g->parts_n && !rc; i++)
         rc = gguf_parse_part(g, i, fault);
     if (!rc)
-        rc = build_index(g, &g->kv_index, g->kvs_n, kv_name, "key", fault);
-    if (!rc)
-        rc = build_index(g, &g->tensor_index, g->tensors_n, tensor_name, "tensor", fault);
+        rc = gguf_index(g, fault);
     if (!rc)
         rc = check_split(g, fault);
     if (rc)
@@ -204,7 +209,7 @@ void gguf_free(struct gguf *g)
     if (!g)
         return;
     for (size_t i = 0; i < g->parts_n; i++) {
-        if (g->parts[i].mapped)
+        if (g->parts[i].mapped && g->parts[i].p)
             munmap((void *)(uintptr_t)g->parts[i].p, g->parts[i].n);
         free(g->names[i]);
     }
@@ -217,6 +222,7 @@ void gguf_free(struct gguf *g)
     name_index_release(&g->kv_index);
     name_index_release(&g->tensor_index);
     held_release(&g->held);
+    vindex_free(g->vindex);
     free(g);
 }
 
@@ -257,6 +263,16 @@ const struct held *gguf_held(const struct gguf *g)
 uint64_t gguf_head_n(const struct gguf *g)
 {
     return g->head_n;
+}
+
+bool gguf_rows_unpermuted(const struct gguf *g)
+{
+    return g->vindex != NULL;
+}
+
+const struct hash256 *gguf_model_hash(const struct gguf *g)
+{
+    return g->has_model_hash ? &g->model_hash : NULL;
 }
 
 /* ---- getters ------------------------------------------------------------------------------------ */

@@ -12,6 +12,7 @@
 
 #include "proto/err.h"
 
+struct hash256;
 struct held;
 
 enum { GGUF_DIMS_MAX = 4, GGUF_SPLITS_MAX = 1024, GGUF_NAME_BYTES_MAX = 256, GGUF_HEAD_BYTES_MAX = 64 << 20 };
@@ -47,8 +48,9 @@ struct gguf_tensor {
     uint64_t dims[GGUF_DIMS_MAX]; /* dims[0] is the row length; unused ones are 1 */
     const uint8_t *data;          /* NULL for a type that quant.h does not know, and in a hole */
     uint64_t bytes;
-    uint64_t at; /* offset in its file */
-    bool hole;   /* a partial file lacks its bytes */
+    uint64_t at;    /* offset in its file */
+    uint32_t pad_n; /* zeros stored behind each row's dims[0] values: a vindex's (model/vindex.h), else 0 */
+    bool hole;      /* a partial file, or the part of a vindex that is open, lacks its bytes */
 };
 
 /* Maps read-only; touches no tensor page. Of a partial file (model/held.h) the tensors
@@ -67,6 +69,11 @@ const uint8_t *gguf_map(const struct gguf *g, size_t *n);
 int64_t gguf_mtime_ns(const struct gguf *g);
 const struct held *gguf_held(const struct gguf *g);
 uint64_t gguf_head_n(const struct gguf *g); /* bytes before the first part's data */
+/* Rows of Q and K as Hugging Face orders them, also where the converter would have permuted
+ * them (arch.h): true of a vindex. */
+bool gguf_rows_unpermuted(const struct gguf *g);
+/* What a vindex says that identity_model() gives for the file it was made from; NULL: nothing. */
+const struct hash256 *gguf_model_hash(const struct gguf *g);
 
 /* The same from the first n bytes of a file, before more are there: *bytes 0 (and LQ_OK):
  * more are needed. LQ_BAD_MODEL: no GGUF file, or a head over GGUF_HEAD_BYTES_MAX. */

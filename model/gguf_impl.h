@@ -30,7 +30,7 @@ struct gguf_part {    /* one file */
     const char *name; /* for messages; owned by g->names or the caller */
     const uint8_t *p;
     size_t n;
-    bool mapped;
+    bool mapped;      /* of a file; p is NULL where `vindex` owns the map */
     int64_t mtime_ns; /* of the file as it was when mapped; 0: memory of the caller */
 };
 
@@ -46,7 +46,15 @@ struct gguf {
     uint64_t head_n; /* bytes before the first part's data */
     bool partial;    /* `held` says what the one part holds */
     struct held held;
+    struct vindex *vindex; /* owns what a directory's keys and tensors point at; NULL: a GGUF file */
+    bool has_model_hash;
+    struct hash256 model_hash;
 };
+
+/* Room for parts_n parts, each to be filled in; NULL: out of memory. */
+struct gguf *gguf_new(size_t parts_n);
+/* The look-ups by name, once keys and tensors are there; LQ_BAD_MODEL names one that is there twice. */
+enum lq_err gguf_index(struct gguf *g, struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* Reads part i into g: metadata (kept for the first part only) and tensors. split_no
  * is what its split.no says, or 0. */

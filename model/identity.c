@@ -80,6 +80,10 @@ static int by_name(const void *a, const void *b)
 
 enum lq_err identity_model(const struct gguf *g, struct hash256 *out, struct lq_fault *fault)
 {
+    if (gguf_model_hash(g)) {
+        *out = *gguf_model_hash(g);
+        return LQ_OK;
+    }
     size_t n = gguf_tensors_n(g);
     const struct gguf_tensor **sorted = malloc((n + 1) * sizeof *sorted);
     if (!sorted)

@@ -15,6 +15,9 @@
  *                   (blk.L.ffn_down.weight, blk.L.ffn_gate.weight, blk.L.ffn_up.weight): its
  *                   head, and the 32 bytes of the SHA-256 of its bytes in the file.
  *
+ * A vindex keeps the model hash of the GGUF file that it was made from (docs/vindex.md), and its
+ * tensors are hashed as that file had them: Q6_K in ggml's order.
+ *
  * tests/tools/identity.py is a second implementation. Byte hashes are kept beside the model
  * (model/hash_cache.h), so that a file is read for them once. */
 #ifndef LQ_MODEL_IDENTITY_H

@@ -16,6 +16,7 @@ enum {
     TILE_FROM = 2,  /* rows of x from which tiles are faster than dots */
     Q_ROWS = 64,    /* rows of x whose digits are held at once */
     CACHE_LINE = 64,
+    BLOCK_MAX = 256, /* values of the longest block */
     ACT_GRAIN = 4096,
 };
 
@@ -38,6 +39,7 @@ struct compute {
     struct kern_q_x *digits; /* Q_ROWS rows; NULL with f32 */
     struct pool *pool;
     float *scratch; /* one of scratch_n floats a thread */
+    float *padded;  /* Q_ROWS rows of x with zeros behind; touched by padded matrices only */
     size_t scratch_n;
     char text[96];
 };
@@ -50,6 +52,7 @@ enum lq_err compute_new(size_t threads_n, size_t cols_max, enum mat_activations 
     size_t bytes;
     if (!c)
         return lq_fail(fault, LQ_NOMEM, "out of memory");
+    cols_max = cols_max < SIZE_MAX - BLOCK_MAX ? (cols_max + BLOCK_MAX - 1) / BLOCK_MAX * BLOCK_MAX : cols_max;
     enum lq_err rc = cpu_allowed(&cpu, fault);
     if (!rc)
         rc = gemm_init(fault); /* forks: before the threads */
@@ -64,7 +67,8 @@ enum lq_err compute_new(size_t threads_n, size_t cols_max, enum mat_activations 
                                     !(c->digits = aligned_alloc(CACHE_LINE, bytes)))) ||
         !size_mul(cols_max + CACHE_LINE / sizeof(float), TILE_ROWS, &c->scratch_n) ||
         !size_mul(c->scratch_n, sizeof(float) * pool_threads_n(c->pool), &bytes) ||
-        !(c->scratch = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE))) {
+        !(c->scratch = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE)) ||
+        !(c->padded = calloc(cols_max, Q_ROWS * sizeof *c->padded))) {
         rc = lq_fail(fault, rc, "out of memory for %zu threads and rows of %zu values", threads_n, cols_max);
         goto out;
     }
@@ -85,6 +89,7 @@ void compute_free(struct compute *c)
         return;
     pool_free(c->pool);
     free(c->scratch);
+    free(c->padded);
     free(c->digits);
     free(c);
 }
@@ -132,7 +137,7 @@ enum lq_err mat_bind(struct mat *m, const struct gguf *g, const char *name, size
     if (t->dims_n != 2 || t->dims[0] != cols_n || t->dims[1] != rows_n)
         return lq_fail(fault, LQ_BAD_MODEL, "%s: tensor '%s' is [%" PRIu64 ", %" PRIu64 "], expected [%zu, %zu]",
                        gguf_path(g), name, t->dims[0], t->dims[1], cols_n, rows_n);
-    *m = (struct mat){t->data, type, rows_n, cols_n, quant_row_bytes(type, cols_n)};
+    *m = (struct mat){t->data, type, rows_n, cols_n, quant_row_bytes(type, cols_n + t->pad_n), t->pad_n};
     return LQ_OK;
 }
 
@@ -153,7 +158,7 @@ enum lq_err vec_load(const struct gguf *g, const char *name, size_t n, float *ou
 
 void mat_row(const struct compute *c, const struct mat *w, size_t row, float *out)
 {
-    c->kern.dequant[w->type](w->data + row * w->row_bytes, w->cols_n, out);
+    c->kern.dequant[w->type](w->data + row * w->row_bytes, w->cols_n + w->pad_n, out);
 }
 
 /* ---- product -------------------------------------------------------------------------------- */
@@ -276,8 +281,29 @@ static void digits(struct compute *c, const float *x, size_t seq_n, size_t cols_
         c->kern_q.quantize(x + s * cols_n, cols_n, c->activations == MAT_16, c->digits + s, seq_n);
 }
 
+/* Zeros behind each row of x, as behind those of W. */
+static void mul_padded(struct compute *c, const struct mat *w, const float *x, size_t seq_n, float *out)
+{
+    struct mat whole = *w;
+    whole.cols_n += w->pad_n;
+    whole.pad_n = 0;
+    for (size_t s = 0; s < seq_n; s += Q_ROWS) {
+        size_t n = least(seq_n - s, Q_ROWS);
+        for (size_t i = 0; i < n; i++) {
+            float *to = c->padded + i * whole.cols_n;
+            memcpy(to, x + (s + i) * w->cols_n, w->cols_n * sizeof *to);
+            memset(to + w->cols_n, 0, w->pad_n * sizeof *to);
+        }
+        mat_mul(c, &whole, c->padded, n, out + s * w->rows_n);
+    }
+}
+
 void mat_mul(struct compute *c, const struct mat *w, const float *x, size_t seq_n, float *out)
 {
+    if (w->pad_n) {
+        mul_padded(c, w, x, seq_n, out);
+        return;
+    }
     struct product p = {.c = c, .w = w, .x = x, .seq_n = seq_n, .out = out};
     if (in_digits(c, w)) {
         for (size_t s = 0; s < seq_n; s += Q_ROWS) {
@@ -312,7 +338,8 @@ void mat_gate_up(struct compute *c, const struct mat *gate, const struct mat *up
 {
     struct product p = {.c = c, .w = gate, .up = up, .act = act};
     bool any_digits = in_digits(c, gate) || in_digits(c, up);
-    if (seq_n > MAT_DOT_ROWS_MAX && !(in_digits(c, gate) && in_digits(c, up))) {
+    if (gate->pad_n || up->pad_n ||
+        (seq_n > MAT_DOT_ROWS_MAX && !(in_digits(c, gate) && in_digits(c, up)))) {
         struct activation a = {act, out, scratch};
         mat_mul(c, gate, x, seq_n, out);
         mat_mul(c, up, x, seq_n, scratch);

@@ -16,6 +16,7 @@ struct mat {
     enum quant_type type;
     size_t rows_n, cols_n; /* W is [rows_n, cols_n]: output size, input size */
     size_t row_bytes;
+    size_t pad_n; /* zeros stored behind a row's cols_n values, so that it is whole blocks: a vindex's */
 };
 
 /* What computes: kernels, threads and their scratch. One owner thread at a time
@@ -33,7 +34,7 @@ extern const char *const mat_activations_name[MAT_ACTIVATIONS_N]; /* "f32", "8",
 enum lq_err mat_activations_read(const char *word, enum mat_activations *out, struct lq_fault *fault) LQ_MUST_CHECK;
 
 /* threads_n as pool_new(). cols_max: the longest row of a matrix that will come, so
- * that nothing is allocated later. Chooses the BLIS configuration on the first
+ * that nothing is allocated later (it is rounded up to whole blocks). Chooses the BLIS configuration on the first
  * call in the process (gemm_blis.h) and logs nothing: see compute_describe(). */
 enum lq_err compute_new(size_t threads_n, size_t cols_max, enum mat_activations activations, struct compute **out,
                         struct lq_fault *fault) LQ_MUST_CHECK;
@@ -51,11 +52,11 @@ enum lq_err mat_bind(struct mat *m, const struct gguf *g, const char *name, size
 /* out[s * rows_n + r] = sum over c of W[r,c] * x[s * cols_n + c], s < seq_n. */
 void mat_mul(struct compute *c, const struct mat *w, const float *x, size_t seq_n, float *out);
 /* The first half of an FFN in one pass: out[s * rows_n + r] = act(gate x)[r] * (up x)[r];
- * act as kern_ops.silu_mul. scratch: as much as out, used with many rows of f32 only. */
+ * act as kern_ops.silu_mul. scratch: as much as out, used with many rows of f32 and with padded matrices. */
 void mat_gate_up(struct compute *c, const struct mat *gate, const struct mat *up,
                  void (*act)(float *gate, const float *up, size_t n), const float *x, size_t seq_n, float *scratch,
                  float *out);
-/* One row of W as floats: an embedding look-up. */
+/* One row of W as floats, cols_n and pad_n of them: an embedding look-up. */
 void mat_row(const struct compute *c, const struct mat *w, size_t row, float *out);
 
 /* A vector tensor (norm weights, biases) as floats into out[n]; any known type. */

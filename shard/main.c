@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/serve.h"
+#include "model/vindex.h"
 #include "proto/cpu.h"
 #include "shard/job.h"
 #include "shard/join.h"
@@ -47,7 +48,10 @@ static enum lq_err fetch_model(struct shard *s, const struct options *o, struct 
 
 static enum lq_err load_model(struct shard *s, const struct options *o, struct lq_fault *fault)
 {
-    enum lq_err rc = gguf_open(s->model_path, &s->gguf, fault);
+    struct model_want want = {.ffn = true, .ffn_first = 0, .ffn_last = UINT32_MAX};
+    enum lq_err rc = options_layers(o, &want.ffn_first, &want.ffn_last, fault);
+    if (!rc)
+        rc = model_open(s->model_path, &want, &s->gguf, fault);
     if (!rc)
         rc = arch_read(s->gguf, &s->arch, fault);
     if (rc)
@@ -213,7 +217,10 @@ static void release(struct shard *s)
 /* The last part of a path, or of a URL's. */
 static void name_of(const char *model, char out[MODEL_ID_BYTES])
 {
-    size_t n = options_is_url(model) ? strcspn(model, "?#") : strlen(model), from = n;
+    size_t n = options_is_url(model) ? strcspn(model, "?#") : strlen(model);
+    while (n > 1 && model[n - 1] == '/') /* a folder's */
+        n--;
+    size_t from = n;
     while (from > 0 && model[from - 1] != '/')
         from--;
     snprintf(out, MODEL_ID_BYTES, "%.*s", n - from > 255 ? 255 : (int)(n - from), model + from);

@@ -77,9 +77,9 @@ enum opt_result options_read(struct options *o, int argc, char **argv)
     serve_opt_rows(&o->serve, opts + OWN_N);
     const struct opt_program program = {
         .name = "larql-shard",
-        .synopsis = "MODEL.gguf|URL [--layers A-B] [--port P] [options]",
+        .synopsis = "MODEL|URL [--layers A-B] [--port P] [options]",
         .about =
-            "Serve the feed-forward layers of a GGUF model to a larql grid.\n"
+            "Serve the feed-forward layers of a model, a GGUF file or a vindex directory, to a larql grid.\n"
             "Prints one line, ready url=http://HOST:PORT, on stdout when it can serve; logs go to stderr.\n"
             "Of a model given as http:// or https:// URL only the head and the layers' tensors are fetched, into\n"
             "the folder --store; what is there already is used without network.\n"

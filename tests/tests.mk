@@ -133,6 +133,18 @@ golden:
 	+@$(SUB) models
 	@LARQL_MODEL_DIR=$(MODEL_DIR) tests/golden/run.sh
 
+# vindex directories by outside judges: numpy on the format's definition, beside what the gguf
+# package makes of the GGUF file; Hugging Face's tokenizers on tokenizer.json.
+VENV := $(MODEL_DIR)/judges/venv
+.PHONY: check-vindex
+check-vindex:
+	@deploy/packages.sh build golden
+	+@$(SUB) all
+	+@$(SUB) models
+	@[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet numpy gguf==0.19.0 tokenizers==0.23.3
+	@LQ_BUILD=$(BUILD) $(VENV)/bin/python tests/tools/vindex_judge.py $(GEMMA) $(SMOLLM2)
+
 # Codecs and kernels as ARM machines run them: cross-built, static, under qemu.
 ARM64 := $(BUILD)/arm64
 ARM64_SRCS := $(wildcard proto/*.c) model/quant.c $(wildcard model/kern*.c) tests/unit/support.c

@@ -57,6 +57,7 @@ def test_chat_form(gemma, smollm2):
 
 @pytest.mark.parametrize("page,args", [("larql-router", ["larql-router"]), ("larql-shard", ["larql-shard"]),
                                        ("larql-run", ["larql", "run"]), ("larql-info", ["larql", "info"]),
+                                       ("larql-extract", ["larql", "extract"]), ("larql-verify", ["larql", "verify"]),
                                        ("larql-grid", ["larql", "grid"]), ("larql-bench", ["larql", "bench"])])
 def test_man_pages_are_up_to_date(page, args):
     now = subprocess.run([grid.program(args[0]), *args[1:], "--help-man"], capture_output=True, text=True, check=True).stdout

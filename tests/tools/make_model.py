@@ -158,13 +158,13 @@ def tensors(o, head_dim):
         if a in ("gemma3", "qwen3"):
             out += [(f"{b}attn_{n}_norm.weight", (head_dim,), "F32", 0.1, 1.0) for n in "qk"]
         out += [(f"{b}attn_q.weight", (h, q), o.type, 0.6, 0.0), (f"{b}attn_k.weight", (h, kvd), o.type, 0.6, 0.0),
-                (f"{b}attn_v.weight", (h, kvd), o.type, 0.6, 0.0), (f"{b}attn_output.weight", (q, h), o.type, 0.6, 0.0)]
+                (f"{b}attn_v.weight", (h, kvd), o.down_type or o.type, 0.6, 0.0), (f"{b}attn_output.weight", (q, h), o.type, 0.6, 0.0)]
         if a == "qwen2":
             out += [(f"{b}attn_{n}.bias", (d,), "F32", 0.5, 0.0) for n, d in (("q", q), ("k", kvd), ("v", kvd))]
         if o.no_ffn:
             continue
         out += [(f"{b}ffn_gate.weight", (h, f), o.type, 0.8, 0.0), (f"{b}ffn_up.weight", (h, f), o.type, 0.8, 0.0),
-                (f"{b}ffn_down.weight", (f, h), o.type, 0.8, 0.0)]
+                (f"{b}ffn_down.weight", (f, h), o.down_type or o.type, 0.8, 0.0)]
     return out
 
 
@@ -212,6 +212,7 @@ def main():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--type", default="F32", choices=list(TYPES))
     p.add_argument("--embed-type", choices=list(TYPES))
+    p.add_argument("--down-type", choices=list(TYPES), help="of ffn_down and attn_v, as Q4_K_M has Q6_K there")
     p.add_argument("--fast", action="store_true", help="for large files: weights repeat, other bytes than without it")
     p.add_argument("--untied", action="store_true")
     p.add_argument("--no-ffn", action="store_true", help="leave the FFN tensors out: what a client needs")

@@ -148,7 +148,7 @@ static void fill(float *x, size_t n, uint32_t *seed)
 
 static struct mat random_mat(size_t rows_n, size_t cols_n, enum quant_type t, uint8_t *w, uint32_t *seed)
 {
-    struct mat m = {w, t, rows_n, cols_n, quant_row_bytes(t, cols_n)};
+    struct mat m = {w, t, rows_n, cols_n, quant_row_bytes(t, cols_n), 0};
     for (size_t i = 0; i < rows_n * m.row_bytes; i++)
         w[i] = (uint8_t)next(seed);
     if (t == QUANT_F32)
