@@ -1,6 +1,5 @@
 /* http_pool: one origin: its URL, and who may use its connections. */
 #include <arpa/inet.h>
-#include <event2/dns.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include <sys/un.h>
 
 #include "common/http_pool_impl.h"
+#include "common/resolve.h"
 #include "common/log.h"
 
 void http_pool_opts_init(struct http_pool_opts *o)
@@ -89,7 +89,7 @@ static void pool_release(struct http_guard *g)
     struct wire *w;
     while ((w = TAILQ_FIRST(&p->wires)))
         wire_free(w);
-    resolver_free(p->resolver);
+    resolve_free(p->resolve);
     free(p->url);
     free(p->host);
     free(p->port);

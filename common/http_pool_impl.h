@@ -29,8 +29,8 @@ struct wire {                /* one connection of a pool */
     bool over;              /* the peer ended it, as `how`; bytes that came before may be unread */
     enum io_end how;
     struct http_parse parse;
-    struct lookup *lookup;                      /* while a name is looked up */
-    struct evutil_addrinfo *addrs, *addrs_left; /* to try, one after the other */
+    struct resolve_job *lookup;                 /* while a name is looked up */
+    struct addrinfo *addrs, *addrs_left; /* to try, one after the other */
 };
 
 struct http_call {
@@ -64,7 +64,7 @@ struct http_pool {
     struct http_pool_opts opts;
     struct tls *tls; /* of an https:// URL; NULL: plain */
     char *url, *host, *port, *unix_path, *host_header;
-    struct resolver *resolver; /* made when a name must be looked up */
+    struct resolve *resolve; /* made when a name must be looked up */
     struct wire_list wires;
     struct call_list waiting, failing;
     _Atomic uint32_t inflight_n; /* wires that have a call */
@@ -86,7 +86,6 @@ void wire_reuse(struct wire *w, struct http_call *c);     /* an idle one for c *
 /* The wire's call is over; keep: it may carry another. */
 void wire_done(struct wire *w, bool keep);
 void wire_free(struct wire *w);
-void resolver_free(struct resolver *r);
 
 /* ---- http_call.c ---- */
 

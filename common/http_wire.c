@@ -4,7 +4,6 @@
  *        `--------------+------------+-----> WIRE_DEAD */
 #include <assert.h>
 #include <errno.h>
-#include <event2/dns.h>
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,79 +12,22 @@
 #include <unistd.h>
 
 #include "common/http_pool_impl.h"
+#include "common/resolve.h"
 #include "common/tls.h"
 
 /* ---- names --------------------------------------------------------------------------- */
 
-/* Outlives its pool while look-ups are under way: libevent ends them only in the loop. */
-struct resolver {
-    struct event_base *base;
-    struct evdns_base *dns;
-    unsigned lookups_n;
-    bool closed; /* its pool is gone */
-};
-
-struct lookup {
-    struct resolver *resolver;
-    struct wire *wire; /* NULL: nobody waits any more */
-    struct evdns_getaddrinfo_request *request;
-};
-
 static void connect_next(struct wire *w);
 
-static struct resolver *resolver_new(struct event_base *base)
+static void on_resolved(const char *error, struct addrinfo *list, void *arg)
 {
-    struct resolver *r = calloc(1, sizeof *r);
-    if (!r)
-        return NULL;
-    r->base = base;
-    r->dns = evdns_base_new(base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    if (!r->dns && (r->dns = evdns_base_new(base, 0))) /* no resolv.conf: the hosts file alone */
-        (void)evdns_base_load_hosts(r->dns, NULL);
-    if (r->dns)
-        return r;
-    free(r);
-    return NULL;
-}
-
-static void on_resolver_unused(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd, (void)what;
-    struct resolver *r = arg;
-    evdns_base_free(r->dns, 0);
-    free(r);
-}
-
-void resolver_free(struct resolver *r)
-{
-    if (!r)
-        return;
-    r->closed = true;
-    if (r->lookups_n == 0)
-        on_resolver_unused(-1, 0, r);
-}
-
-static void on_resolved(int error, struct evutil_addrinfo *list, void *arg)
-{
-    struct lookup *l = arg;
-    struct resolver *r = l->resolver;
-    struct wire *w = l->wire;
-    free(l);
-    /* evdns still holds itself under this callback: its end waits for the next turn. */
-    static const struct timeval now = {0};
-    if (--r->lookups_n == 0 && r->closed)
-        (void)event_base_once(r->base, -1, EV_TIMEOUT, on_resolver_unused, r, &now);
-    if (!w) {
-        if (list)
-            evutil_freeaddrinfo(list);
-        return;
-    }
+    struct wire *w = arg;
     struct http_guard *guard = &w->pool->guard;
     guard_enter(guard);
     w->lookup = NULL;
     w->addrs = w->addrs_left = list;
     if (error)
-        call_fail_later(w->call, LQ_SHARD_DOWN, "cannot resolve %s: %s", w->pool->host, evutil_gai_strerror(error));
+        call_fail_later(w->call, LQ_SHARD_DOWN, "cannot resolve %s: %s", w->pool->host, error);
     else
         connect_next(w);
     guard_leave(guard);
@@ -95,27 +37,15 @@ static void look_up(struct wire *w)
 {
     struct http_pool *p = w->pool;
     struct addrinfo literal = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    struct evutil_addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP};
     if (getaddrinfo(p->host, p->port, &literal, &w->addrs) == 0) { /* an address: nothing to wait for */
         w->addrs_left = w->addrs;
         connect_next(w);
         return;
     }
-    if (!p->resolver)
-        p->resolver = resolver_new(p->base);
-    struct lookup *l = p->resolver ? calloc(1, sizeof *l) : NULL;
-    if (!l) {
+    if (!p->resolve)
+        p->resolve = resolve_new(p->base);
+    if (!p->resolve || !(w->lookup = resolve_start(p->resolve, p->host, p->port, on_resolved, w)))
         call_fail_later(w->call, LQ_NOMEM, "out of memory for a resolver");
-        return;
-    }
-    l->resolver = p->resolver;
-    l->wire = w;
-    w->lookup = l;
-    l->resolver->lookups_n++;
-    struct evdns_getaddrinfo_request *request =
-        evdns_getaddrinfo(p->resolver->dns, p->host, p->port, &want, on_resolved, l);
-    if (request) /* else on_resolved() has run, and l is gone */
-        l->request = request;
 }
 
 /* ---- life ------------------------------------------------------------------------------- */
@@ -142,8 +72,7 @@ static void wire_kill(struct wire *w)
     if (w->state == WIRE_DEAD)
         return;
     if (w->lookup) {
-        w->lookup->wire = NULL;
-        evdns_getaddrinfo_cancel(w->lookup->request);
+        resolve_cancel(w->lookup);
         w->lookup = NULL;
     }
     if (w->state == WIRE_IDLE)
