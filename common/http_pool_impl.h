@@ -29,7 +29,7 @@ struct wire {                /* one connection of a pool */
     bool over;              /* the peer ended it, as `how`; bytes that came before may be unread */
     enum io_end how;
     struct http_parse parse;
-    struct resolve_job *lookup;                 /* while a name is looked up */
+    struct resolve_job *lookup;          /* while a name is looked up */
     struct addrinfo *addrs, *addrs_left; /* to try, one after the other */
 };
 
