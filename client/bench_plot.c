@@ -263,7 +263,7 @@ enum lq_err bench_plot(const struct bench *b, const char *path, struct lq_fault 
         ok &= fclose(f) == 0;
     }
     enum lq_err rc =
-        ok ? file_replace(path, svg, n, false, fault) : lq_fail(fault, LQ_NOMEM, "out of memory for %s", path);
+        ok ? file_output(path, svg, n, fault) : lq_fail(fault, LQ_NOMEM, "out of memory for %s", path);
     free(svg);
     return rc;
 }

@@ -134,7 +134,7 @@ static enum lq_err write_json(const struct bench *b, struct lq_fault *fault)
     if (!text)
         rc = lq_fail(fault, LQ_NOMEM, "out of memory for the JSON");
     else if (b->o->output_file)
-        rc = file_replace(b->o->output_file, text, strlen(text), false, fault);
+        rc = file_output(b->o->output_file, text, strlen(text), fault);
     else
         puts(text);
     free(text);

@@ -83,7 +83,7 @@ enum lq_err wire_policy_write(const char *path, const char *model, uint32_t hidd
     json_t *o = json_pack("{sI,so,sI,so}", "larql_wire_policy", (json_int_t)VERSION, "model",
                           name ? name : json_string("?"), "hidden_size", (json_int_t)hidden, "layers", layers);
     char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
-    enum lq_err rc = text ? file_replace(path, text, strlen(text), false, fault)
+    enum lq_err rc = text ? file_output(path, text, strlen(text), fault)
                           : lq_fail(fault, LQ_NOMEM, "out of memory for a wire policy");
     free(text);
     json_decref(o);

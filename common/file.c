@@ -98,6 +98,9 @@ enum lq_err file_sync_folder(const char *path, struct lq_fault *fault)
 enum lq_err file_replace(const char *path, const void *p, size_t n, bool durable, struct lq_fault *fault)
 {
     char tmp[PATH_MAX];
+    struct stat st;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+        return lq_fail(fault, LQ_IO, "%s is no regular file: it is not replaced", path);
     if (snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof tmp)
         return lq_fail(fault, LQ_IO, "%s: the path is too long", path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -117,4 +120,28 @@ enum lq_err file_replace(const char *path, const void *p, size_t n, bool durable
         return rc;
     }
     return durable ? file_sync_folder(path, fault) : LQ_OK;
+}
+
+enum lq_err file_output(const char *path, const void *p, size_t n, struct lq_fault *fault)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return file_replace(path, p, n, false, fault);
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    if (fd < 0)
+        return failed(fault, "open", path);
+    const char *at = p;
+    while (n > 0) {
+        ssize_t k = write(fd, at, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            break;
+        at += k;
+        n -= (size_t)k;
+    }
+    enum lq_err rc = n > 0 ? failed(fault, "write", path) : LQ_OK;
+    if (close(fd) != 0 && !rc)
+        rc = failed(fault, "write", path);
+    return rc;
 }

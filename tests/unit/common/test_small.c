@@ -1,6 +1,7 @@
 /* The small parts of common: options, ranges, log quoting, metrics, the loop's
  * hand-over and the offload thread. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,6 +238,36 @@ START_TEST(files_are_replaced_whole)
     ck_assert_int_eq(file_replace(name, "abc", 3, false, &fault), LQ_IO);
     ck_assert_int_eq(rmdir(name), 0);
     ck_assert_int_eq(rmdir(path), 0); /* nothing else was left there */
+}
+END_TEST
+
+START_TEST(what_is_no_file_is_written_to_not_replaced)
+{
+    char dir[] = "/tmp/lq-file-XXXXXX", *text;
+    struct lq_fault fault;
+    struct stat st;
+    size_t n;
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    char fifo[64], link[64], file[64], got[8];
+    snprintf(fifo, sizeof fifo, "%s/fifo", dir);
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(file, sizeof file, "%s/file", dir);
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    ck_assert_int_eq(symlink("file", link), 0);
+    int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+    ck_assert_int_eq(file_replace(fifo, "abc", 3, false, &fault), LQ_IO);
+    ck_assert_ptr_nonnull(strstr(fault.text, "no regular file"));
+    ck_assert_int_eq(file_output(fifo, "abc", 3, &fault), LQ_OK);
+    ck_assert_int_eq(read(reader, got, sizeof got), 3);
+    close(reader);
+    ck_assert_int_eq(file_output(file, "0123456789", 10, &fault), LQ_OK);
+    ck_assert_int_eq(file_output(link, "xyz", 3, &fault), LQ_OK); /* as /dev/stdout */
+    ck_assert(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+    ck_assert_int_eq(file_read(file, 10, &text, &n, &fault), LQ_OK);
+    ck_assert_str_eq(text, "xyz");
+    free(text);
+    ck_assert_int_eq(file_output(dir, "x", 1, &fault), LQ_IO);
+    ck_assert(unlink(fifo) == 0 && unlink(link) == 0 && unlink(file) == 0 && rmdir(dir) == 0);
 }
 END_TEST
 
@@ -521,6 +552,7 @@ int main(void)
     tcase_add_test(t, a_long_name_of_a_peer_ends_between_characters);
     tcase_add_loop_test(t, hashes_of_a_peer, 0, sizeof stats_said / sizeof *stats_said);
     tcase_add_test(t, files_are_replaced_whole);
+    tcase_add_test(t, what_is_no_file_is_written_to_not_replaced);
     tcase_add_test(t, log_quotes_what_people_send);
     tcase_add_test(t, metrics_print_as_prometheus_reads);
     tcase_add_test(t, tasks_run_beside_the_loop_and_come_back);
